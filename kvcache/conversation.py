@@ -1,0 +1,490 @@
+"""A chat over several turns on one cache: token ids are the truth, and each turn feeds only what the cache has not seen."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from . import catalog
+from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
+from .models import LoadedModel
+
+MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
+
+Message = dict[str, str]  # {"role": "user" | "assistant", "content": ...}
+
+
+class ConversationError(ValueError):
+    """The request can't be done as it stands; the text says why, with numbers, and what would work."""
+
+
+# ------------------------------------------------------------------------------------------------- messages -> text
+
+_PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
+
+
+def render(loaded: LoadedModel, messages: Sequence[Message], system: str | None = None) -> str:
+    """The prompt for the next reply as text, by the model's chat template or, without one, "User: ... Assistant:".
+
+    A system prompt that the template refuses or leaves out goes in front of the first user message.
+    """
+    if not loaded.has_chat_template:
+        return _render_plainly(loaded, messages, system)
+    if not system:
+        return _apply_template(loaded, messages)
+    if accepts_system(loaded):
+        return _apply_template(loaded, [{"role": "system", "content": system}, *messages])
+    first, *rest = messages
+    return _apply_template(loaded, [{**first, "content": f"{system}\n\n{first['content']}"}, *rest])
+
+
+def accepts_system(loaded: LoadedModel) -> bool:
+    """Whether the chat template takes a system message and shows it. Found out by trying."""
+    probe = "kvcache system probe"
+    try:
+        text = _apply_template(loaded, [{"role": "system", "content": probe}, {"role": "user", "content": "?"}])
+    except ConversationError:
+        return False
+    return probe in text
+
+
+def _apply_template(loaded: LoadedModel, messages: Sequence[Message]) -> str:
+    try:
+        # enable_thinking: Qwen3's switch; templates without it ignore it. Its thoughts would eat a short reply whole.
+        return loaded.tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+    except Exception as error:  # templates are programs: they raise whatever they like
+        raise ConversationError(f"The chat template of {loaded.id} refuses these messages: {error}") from error
+
+
+def _render_plainly(loaded: LoadedModel, messages: Sequence[Message], system: str | None) -> str:
+    tokenizer = loaded.tokenizer
+    parts = [tokenizer.bos_token] if tokenizer.bos_token_id in tokenizer("a")["input_ids"][:1] else []
+    parts += [f"{system}\n\n"] if system else []
+    for number, message in enumerate(messages):
+        content = message["content"]
+        if message["role"] == "user":
+            parts.append(f"{chr(10) if number else ''}User: {content}\nAssistant:")
+        else:
+            parts.append(content if content[:1].isspace() else f" {content}")
+    return "".join(parts)
+
+
+def tokenize(loaded: LoadedModel, text: str) -> list[int]:
+    """Token ids of rendered text: the template has put special tokens in already."""
+    return list(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+# -------------------------------------------------------------------------------------------------------------- turns
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """One question and its reply. `prompt_ids` is everything fed before the reply; empty where only text is known."""
+
+    user: str
+    reply: str
+    prompt_text: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    reply_ids: tuple[int, ...] = ()
+    reply_text: str = ""  # the reply with its special tokens, as the ids decode
+    seed: int = 0
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a reply is about to be made from; checked, nothing changed yet."""
+
+    turns: tuple[_Turn, ...]  # the turns before it
+    user: str
+    prompt_text: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+
+
+class Conversation:
+    """Messages, token ids and the cache they live in.
+
+    `ids` are the true token ids so far, `cached_ids` those that the cache has seen: after a reply all but the last.
+    `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
+    events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        cache_name: str = "dynamic",
+        parameters: Mapping[str, Any] | None = None,
+        system: str | None = None,
+        sampling: Sampling = Sampling(),
+        make_cache: Callable[[], Any] | None = None,
+        prefill_chunk: int = PREFILL_CHUNK,
+    ) -> None:
+        self.loaded = loaded
+        self.cache_name = cache_name
+        self.parameters = dict(parameters or {})
+        self.system = system.strip() if system and system.strip() else None
+        self.sampling = sampling.check()
+        self.prefill_chunk = prefill_chunk
+        self._make_cache = make_cache or (lambda: catalog.create(cache_name, loaded.model, **self.parameters))
+        self._turns: tuple[_Turn, ...] = ()
+        self._writing: _Plan | None = None  # the reply being written, if any
+        self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
+        self.cached_ids: list[int] = []
+        self.cache = self._make_cache()
+
+    @classmethod
+    def from_messages(
+        cls,
+        loaded: LoadedModel,
+        cache_name: str,
+        parameters: Mapping[str, Any] | None,
+        messages: Sequence[Message],
+        system: str | None = None,
+        sampling: Sampling = Sampling(),
+        **options: Any,
+    ) -> Conversation:
+        """A conversation that goes on from `messages` on a new cache, which the next reply fills.
+
+        A leading system message counts as `system`. Raises ConversationError unless user and assistant alternate.
+        """
+        messages = [dict(message) for message in messages]
+        if messages and messages[0].get("role") == "system":
+            system = system or messages[0]["content"]
+            messages = messages[1:]
+        roles = [message.get("role") for message in messages]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
+            raise ConversationError(f"messages must go user, assistant, user, assistant, ..., got {roles}")
+        conversation = cls(loaded, cache_name, parameters, system, sampling, **options)
+        pairs = zip(messages[::2], messages[1::2])
+        conversation._turns = tuple(_Turn(user["content"], reply["content"]) for user, reply in pairs)
+        conversation._fresh_because = "the cache is new" if messages else ""
+        return conversation
+
+    # -- what it holds
+
+    @property
+    def messages(self) -> list[Message]:
+        """User and assistant messages in order, without the system prompt. A copy."""
+        return _messages(self._turns)
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids of the conversation so far; empty where it came from messages and nothing was sent since."""
+        return [*self._turns[-1].prompt_ids, *self._turns[-1].reply_ids] if self._turns else []
+
+    @property
+    def stats(self) -> list[Stats | None]:
+        """Figures of each reply; None for a reply that came from messages."""
+        return [turn.stats for turn in self._turns]
+
+    # -- what one can do
+
+    def send(self, text: str, stop: threading.Event | None = None) -> Iterator[Event]:
+        """Answer `text`. Stopped before its first token, the message is taken back and Done's note says so."""
+        plan = self._plan(self._turns, self._check_message(text), self.sampling)
+        return self._reply(plan, stop)
+
+    def regenerate(self, stop: threading.Event | None = None) -> Iterator[Event]:
+        """Answer the last message again, with the next seed where tokens are drawn. The old reply stays until then."""
+        self._check_idle()
+        if not self._turns:
+            raise ConversationError("There is no reply to make again: send a message first.")
+        *earlier, last = self._turns
+        sampling = self.sampling
+        if sampling.temperature > 0 and last.stats is not None:
+            sampling = replace(sampling, seed=(last.seed + 1) % 2**63)
+        return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
+
+    def undo(self) -> str:
+        """Take back the last message and its reply; returns the message. The cache is cut at the next reply."""
+        self._check_idle()
+        if not self._turns:
+            raise ConversationError("There is nothing to undo: the conversation is empty.")
+        *earlier, last = self._turns
+        self._turns = tuple(earlier)
+        return last.user
+
+    def clear(self) -> None:
+        """Forget every message and empty the cache."""
+        self._check_idle()
+        self._turns = ()
+        self._empty_cache("")
+
+    def release(self) -> None:
+        """Free the cache's memory and keep the messages; the next reply recomputes and says so."""
+        self._check_idle()
+        self._renew_cache("the cache had been freed")
+
+    # -- checks, before anything changes
+
+    def _check_idle(self) -> None:
+        if self._writing is not None:
+            raise ConversationError("The last reply is still being written: wait for it or press Stop.")
+
+    def _check_message(self, text: str) -> str:
+        self._check_idle()
+        if not isinstance(text, str) or not text.strip():
+            raise ConversationError("The message is empty: write something.")
+        limit, what, advice = self._limit()
+        least = len(text) // longest_token(self.loaded.tokenizer)
+        if limit is not None and least > limit:
+            raise ConversationError(
+                f"The message has {len(text):,} characters, at least {least:,} tokens, and {what} takes {limit:,} "
+                f"tokens: {advice}."
+            )
+        if len(text) > MAX_MESSAGE_CHARACTERS:
+            raise ConversationError(
+                f"The message has {len(text):,} characters, and {MAX_MESSAGE_CHARACTERS:,} is the most that is taken: "
+                "shorten it."
+            )
+        return text
+
+    def _limit(self) -> tuple[int | None, str, str]:
+        """The most tokens a prompt may have (None: any number), what sets that limit, and what would help."""
+        left, reason = room_left(self.loaded, self.cache, 0)
+        if left == float("inf"):
+            return None, "", ""
+        if reason == "capacity":
+            return int(left), "this cache", "shorten it, clear the chat, or give the cache a larger capacity"
+        return int(left), f"the context of {self.loaded.title}", (
+            "shorten it, clear the chat, or pick a cache with a window or a model with a longer context"
+        )
+
+    def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
+        self._check_idle()
+        try:
+            sampling = sampling.check()
+        except ValueError as error:
+            raise ConversationError(str(error)) from error
+        messages = [*_messages(turns), {"role": "user", "content": user}]
+        text = render(self.loaded, messages, self.system)
+        ids = self._ids_of(turns, text)
+        limit, what, advice = self._limit()
+        if limit is not None and len(ids) > limit:
+            own = len(tokenize(self.loaded, user))
+            raise ConversationError(
+                f"With this message of {own:,} tokens the conversation has {len(ids):,}, and {what} takes {limit:,}: "
+                f"{advice}."
+            )
+        return _Plan(turns, user, text, tuple(ids), sampling)
+
+    def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
+        """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
+
+        Tokenising a sampled reply again may give other ids than were sampled, and the cache has seen the sampled ones.
+        """
+        rest = _after(turns[-1], text) if turns and turns[-1].prompt_ids else None
+        if rest is None:
+            return tokenize(self.loaded, text)
+        return [*turns[-1].prompt_ids, *turns[-1].reply_ids, *tokenize(self.loaded, rest)]
+
+    # -- the reply
+
+    def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
+        self._check_idle()
+        if plan.turns != self._turns[: len(plan.turns)]:
+            raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
+        self._writing = plan
+        pieces: list[str] = []
+        reply_ids: list[int] = []
+        stats: Stats | None = None
+        try:
+            note = self._rewind(plan.prompt_ids)
+            seen = len(self.cached_ids)
+            events = generate_tokens(
+                self.loaded,
+                self.cache,
+                plan.prompt_ids[seen:],
+                plan.prompt_ids[:seen],
+                plan.sampling,
+                stop,
+                self.prefill_chunk,
+                None if self.loaded.has_chat_template else _PLAIN_STOP,
+            )
+            stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+            for event in events:
+                if isinstance(event, Prefill):
+                    self.cached_ids = list(plan.prompt_ids[: seen + event.done])
+                    stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
+                elif isinstance(event, Token):
+                    self.cached_ids += reply_ids[-1:]
+                    reply_ids.append(event.id)
+                    pieces.append(event.text)
+                    stats = replace(
+                        stats,
+                        generated=len(reply_ids),
+                        time_to_first_token=stats.time_to_first_token or event.seconds,
+                        cache_nbytes=event.snapshot.total,
+                    )
+                else:
+                    pieces.append(event.text)
+                    if not reply_ids:
+                        note = _join(note, "stopped before the first token: the message was taken back")
+                    stats = replace(event.stats, note=note)
+                    event = replace(event, stats=stats)
+                    self._keep(plan, pieces, reply_ids, stats)
+                    self._writing = None  # whoever hears Done may go on at once
+                yield event
+        except GeneratorExit:  # the caller broke off: the same as Stop
+            if self._writing is plan:
+                self._keep(plan, pieces, reply_ids, stats)
+            raise
+        except BaseException:
+            if self._writing is plan:
+                self._renew_cache("the cache was rebuilt after an error")
+            raise
+        finally:
+            if self._writing is plan:
+                self._writing = None
+
+    def _keep(self, plan: _Plan, pieces: list[str], reply_ids: list[int], stats: Stats | None) -> None:
+        """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
+        if not reply_ids:
+            return
+        tokenizer = self.loaded.tokenizer
+        whole = tokenizer.decode([*plan.prompt_ids, *reply_ids], clean_up_tokenization_spaces=False)
+        before = tokenizer.decode(list(plan.prompt_ids), clean_up_tokenization_spaces=False)
+        # Decoded behind its prompt: some tokenizers drop the space in front of a text's first word.
+        reply_text = whole[len(before) :] if whole.startswith(before) else tokenizer.decode(reply_ids)
+        turn = _Turn(
+            plan.user,
+            "".join(pieces),
+            plan.prompt_text,
+            plan.prompt_ids,
+            tuple(reply_ids),
+            reply_text,
+            plan.sampling.seed,
+            stats,
+        )
+        self._turns = (*plan.turns, turn)
+
+    # -- the cache
+
+    def _rewind(self, prompt_ids: Sequence[int]) -> str:
+        """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
+        seen = len(self.cached_ids)
+        if seen != _seen_by(self.cache, seen):
+            self._renew_cache("the cache was not as this conversation had left it")
+            seen = 0
+        shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
+        reason, self._fresh_because = self._fresh_because, ""
+        if reason:
+            return f"recomputed all {len(prompt_ids):,}: {reason}"
+        if shared == seen:
+            return ""
+        if shared > 0 and self._cut(shared):
+            return ""
+        floor = _crop_floor(self.cache, seen)
+        self._empty_cache("")
+        if shared == 0:
+            return ""
+        return (
+            f"recomputed all {len(prompt_ids):,}: this cache can't go back from {seen:,} to {shared:,} tokens"
+            + (f", only to {floor:,}" if 0 < floor < seen else "")
+        )
+
+    def _cut(self, length: int) -> bool:
+        """Crop the cache to `length` tokens; False where it can't."""
+        seen = len(self.cached_ids)
+        if length < _crop_floor(self.cache, seen):
+            return False
+        try:
+            self.cache.crop(length - seen)  # negative: every cache understands that
+        except (ValueError, NotImplementedError, AttributeError):
+            return False
+        self.cached_ids = self.cached_ids[:length]
+        return True
+
+    def _empty_cache(self, reason: str) -> None:
+        """Empty the cache and keep its storage for the next prompt."""
+        self.cached_ids = []
+        self._fresh_because = reason
+        try:
+            self.cache.reset()
+        except Exception:  # a layer that was never filled, or was left half way by an error
+            self.cache = self._make_cache()
+
+    def _renew_cache(self, reason: str) -> None:
+        """Replace the cache by a new one, whatever state it is in. The old one goes first, to free its memory."""
+        self.cached_ids = []
+        self._fresh_because = reason if self._turns else ""
+        self.cache = None
+        self.cache = self._make_cache()
+
+
+# ------------------------------------------------------------------------------------------------------------- pieces
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    return next((index for index, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def longest_token(tokenizer: Any) -> int:
+    """Characters in the longest entry of the vocabulary, at least 1: no text has fewer tokens than length / this."""
+    length = getattr(tokenizer, "_kvcache_longest_token", None)
+    if length is None:
+        length = max((len(token) for token in tokenizer.get_vocab()), default=1)
+        tokenizer._kvcache_longest_token = length
+    return max(length, 1)
+
+
+def _messages(turns: Sequence[_Turn]) -> list[Message]:
+    return [
+        {"role": role, "content": content}
+        for turn in turns
+        for role, content in (("user", turn.user), ("assistant", turn.reply))
+    ]
+
+
+def _after(turn: _Turn, text: str) -> str | None:
+    """The part of a rendered prompt that follows a turn whose ids are known, or None where it can't be told.
+
+    Templates often strip the reply; the ids keep the white space that was sampled.
+    """
+    known = turn.prompt_text + turn.reply_text
+    if text.startswith(known):
+        return text[len(known) :]
+    if not text.startswith(turn.prompt_text):
+        return None
+    body, end = _split_end(turn.reply_text, turn.reply)
+    rest = text[len(turn.prompt_text) :].lstrip()
+    if not body.strip() or not rest.startswith(body.strip()):
+        return None
+    rest = rest[len(body.strip()) :]
+    if not end:
+        return rest
+    return rest.lstrip()[len(end) :] if rest.lstrip().startswith(end) else None
+
+
+def _split_end(reply_text: str, reply: str) -> tuple[str, str]:
+    """Split a decoded reply into what was said and the special token that ended it, if any."""
+    start = reply_text.find(reply.strip())
+    if start < 0:
+        return reply_text, ""
+    end = start + len(reply.strip())
+    return reply_text[:end], reply_text[end:].strip()
+
+
+def _seen_by(cache: Any, default: int) -> int:
+    """Tokens a cache says it has seen; `default` for one that can't tell (purely recurrent layers raise)."""
+    try:
+        return int(cache.get_seq_length())
+    except ValueError:
+        return default
+
+
+def _crop_floor(cache: Any, seen: int) -> int:
+    """The shortest length the cache can be cropped to; `seen` where it can't be cropped at all."""
+    floor = getattr(cache, "crop_floor", None)
+    if floor is None:
+        floor = 0 if getattr(cache, "is_croppable", False) else seen
+    return int(floor)
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)

@@ -1,0 +1,379 @@
+"""The one token loop: prefill in chunks, then token by token, on any cache, with sampling and stop.
+
+`generate_tokens` is what chat, compare and the benchmarks all run on. Greedy output equals
+`model.generate(..., past_key_values=cache, prefill_chunk_size=...)` on the same cache.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterator, Sequence, Union
+
+import torch
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from .memory import Snapshot, take_snapshot
+from .models import LoadedModel
+
+PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
+
+
+# ---------------------------------------------------------------------------------------------------------- sampling
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is picked. temperature 0 is greedy: then top_p, top_k, min_p and seed have no effect.
+
+    top_k 0, top_p 1 and min_p 0 switch those filters off. `max_new_tokens` counts the end-of-text token too.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 256
+
+    def check(self) -> Sampling:
+        """The same with every value in its own type. Raises ValueError naming the value and what would work."""
+        return Sampling(
+            temperature=_number("temperature", self.temperature, 0.0, 100.0),
+            top_p=_number("top_p", self.top_p, 0.0, 1.0, above=True),
+            top_k=_whole("top_k", self.top_k, 0, 1_000_000),
+            min_p=_number("min_p", self.min_p, 0.0, 1.0),
+            repetition_penalty=_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True),
+            seed=_whole("seed", self.seed, 0, 2**63 - 1),
+            max_new_tokens=_whole("max_new_tokens", self.max_new_tokens, 1, 1_000_000),
+        )
+
+
+def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (low < number if above else low <= number) or not number <= high:
+        start = "above" if above else "from"
+        raise ValueError(f"{name} must be a number {start} {low:g} to {high:g}, got {value!r}")
+    return number
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = int(value)
+        whole = number == float(value)
+    except (TypeError, ValueError, OverflowError):
+        number, whole = 0, False
+    if not whole or not low <= number <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    return number
+
+
+def make_processors(sampling: Sampling) -> LogitsProcessorList:
+    """transformers' own logits processors in the order in which `generate` applies them."""
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(penalty=sampling.repetition_penalty))
+    if sampling.temperature == 0.0:
+        return processors
+    if sampling.temperature != 1.0:
+        processors.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(top_k=sampling.top_k))
+    if sampling.top_p < 1.0:
+        processors.append(TopPLogitsWarper(top_p=sampling.top_p))
+    if sampling.min_p > 0.0:
+        processors.append(MinPLogitsWarper(min_p=sampling.min_p))
+    return processors
+
+
+def make_picker(sampling: Sampling, device: torch.device) -> Callable[[Sequence[int], torch.Tensor], int]:
+    """A function (all ids so far, logits [V]) -> id of the next token. The same seed gives the same picks."""
+    processors = make_processors(sampling)
+    generator = torch.Generator(device=device).manual_seed(sampling.seed)
+
+    def pick(ids: Sequence[int], logits: torch.Tensor) -> int:
+        scores = logits[None].float()  # (1, V)
+        if processors:
+            scores = processors(torch.tensor([ids], device=scores.device), scores)
+        if sampling.temperature == 0.0:
+            return int(scores.argmax(dim=-1))
+        return int(torch.multinomial(scores.softmax(dim=-1), 1, generator=generator))
+
+    return pick
+
+
+# ------------------------------------------------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A chunk of the prompt was read: `done` of `total` new tokens, beside `reused` that the cache already held."""
+
+    done: int
+    total: int
+    seconds: float  # since the reply was asked for, without the time the caller kept the loop waiting
+    snapshot: Snapshot
+    reused: int = 0
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token was picked. `text` is what it adds to the reply: "" for a special token or half a character."""
+
+    id: int
+    text: str
+    index: int
+    seconds: float
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of one reply. Rates are 0.0 where there was nothing to measure; times leave out the caller's own."""
+
+    reused: int  # tokens of the prompt that the cache had already seen
+    computed: int  # tokens of the prompt fed now
+    generated: int  # tokens picked, the end-of-text token included
+    time_to_first_token: float  # seconds
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    cache_nbytes: int  # bytes the cache occupies at the end, reserved ones included
+    note: str = ""  # why tokens were recomputed, where there is something to say
+
+
+@dataclass(frozen=True)
+class Done:
+    """The reply is over. reason: "eos", "length", "stopped", "context" or "capacity"."""
+
+    reason: str
+    stats: Stats
+    snapshot: Snapshot
+    text: str = ""  # what was held back until now: characters that might have begun a stop text
+
+
+Event = Union[Prefill, Token, Done]
+
+
+class Stopwatch:
+    """Seconds spent in the loop itself: paused while the caller holds the generator."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._paused_at = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def pause(self) -> None:
+        self._paused_at = time.perf_counter()
+
+    def resume(self) -> None:
+        self._start += time.perf_counter() - self._paused_at
+
+
+# -------------------------------------------------------------------------------------------------------- token text
+
+
+class Detokenizer:
+    """Turns token ids into text as they come, never half a character, special tokens left out.
+
+    The pieces joined equal `tokenizer.decode(ids, skip_special_tokens=True)`, less an unfinished last character.
+    With `stop_text`, text from its first occurrence on is swallowed and `stopped` becomes True.
+    """
+
+    def __init__(self, tokenizer: Any, stop_text: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.stop_text = stop_text
+        self.stopped = False
+        self._ids: list[int] = []
+        self._start = 0  # the tokens from here on are decoded again, so that the first of them keeps its space
+        self._read = 0  # tokens whose text has been handed out
+        self._held = ""  # text that may be the beginning of stop_text
+
+    def add(self, token_id: int) -> str:
+        """The text that this token completes, possibly ""."""
+        self._ids.append(token_id)
+        before = self._decode(self._ids[self._start : self._read])
+        after = self._decode(self._ids[self._start :])
+        if after.endswith("\ufffd") or len(after) <= len(before):
+            return ""
+        self._start, self._read = self._read, len(self._ids)
+        return self._release(after[len(before) :])
+
+    def flush(self) -> str:
+        """What was held back as a possible stop text, at the end of the reply."""
+        held, self._held = self._held, ""
+        return held
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _release(self, piece: str) -> str:
+        if not self.stop_text or self.stopped:
+            return "" if self.stopped else piece
+        text = self._held + piece
+        if self.stop_text in text:
+            self.stopped, self._held = True, ""
+            return text[: text.index(self.stop_text)]
+        keep = next((n for n in range(len(self.stop_text) - 1, 0, -1) if text.endswith(self.stop_text[:n])), 0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+# -------------------------------------------------------------------------------------------------------- the forward
+
+
+@torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
+def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
+    """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device."""
+    arguments: dict[str, Any] = {loaded.cache_argument: cache, "use_cache": True}
+    if loaded.keeps_last_logits:
+        arguments["logits_to_keep"] = 1
+    input_ids = torch.tensor([ids], device=loaded.device)  # (1, T)
+    with loaded.forward_lock:
+        return loaded.model(input_ids=input_ids, **arguments).logits[0, -1]
+
+
+def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int) -> Iterator[Sequence[int]]:
+    """Cut new ids into what is fed in one forward, given how many tokens the cache has seen.
+
+    Some recurrent models forget their state when a filled cache is fed several tokens at once, and answer on as if
+    nothing had happened: they get everything at once on an empty cache, and single tokens afterwards.
+    """
+    if not loaded.continues_in_chunks:
+        chunk = 1 if seen else max(len(ids), 1)
+    for start in range(0, len(ids), chunk):
+        yield ids[start : start + chunk]
+
+
+def room_left(loaded: LoadedModel, cache: Any, seen: int) -> tuple[float, str]:
+    """How many more tokens may be fed after `seen`, and what sets the limit: "capacity" or "context"."""
+    capacity = getattr(cache, "capacity", None)
+    context = loaded.context_length
+    if getattr(cache, "bounded", False) and loaded.rotary:
+        context = None  # attention sees distances within the window only
+    left = {"capacity": math.inf if capacity is None else capacity - seen,
+            "context": math.inf if context is None else context - seen}
+    reason = min(left, key=lambda name: left[name])
+    return left[reason], reason
+
+
+# ----------------------------------------------------------------------------------------------------------- the loop
+
+
+def generate_tokens(
+    loaded: LoadedModel,
+    cache: Any,
+    new_ids: Sequence[int],
+    seen_ids: Sequence[int] = (),
+    sampling: Sampling = Sampling(),
+    stop: threading.Event | None = None,
+    prefill_chunk: int = PREFILL_CHUNK,
+    stop_text: str | None = None,
+) -> Iterator[Event]:
+    """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
+
+    After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
+    picked token is never fed. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
+    or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
+    """
+    sampling = sampling.check()
+    if not new_ids:
+        raise ValueError("new_ids is empty: feed at least one token")
+    if prefill_chunk < 1:
+        raise ValueError(f"prefill_chunk must be at least 1, got {prefill_chunk}")
+    left, limit = room_left(loaded, cache, len(seen_ids))
+    if len(new_ids) > left:
+        raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
+    watch = Stopwatch()
+    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch):
+        watch.pause()
+        yield event
+        watch.resume()
+
+
+def _loop(
+    loaded: LoadedModel,
+    cache: Any,
+    new_ids: list[int],
+    seen_ids: list[int],
+    sampling: Sampling,
+    stop: threading.Event | None,
+    prefill_chunk: int,
+    stop_text: str | None,
+    watch: Stopwatch,
+) -> Iterator[Event]:
+    stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
+
+    def done(reason: str, text: str = "") -> Done:
+        snapshot = _snapshot(cache, stats)
+        return Done(reason, replace(stats, cache_nbytes=snapshot.total), snapshot, text)
+
+    logits = None
+    for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk):
+        if _is_set(stop):
+            yield done("stopped")
+            return
+        logits = feed(loaded, cache, chunk)
+        stats = replace(stats, computed=stats.computed + len(chunk))
+        stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
+        yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), len(seen_ids))
+    if _is_set(stop):
+        yield done("stopped")
+        return
+
+    pick = make_picker(sampling, loaded.device)
+    text = Detokenizer(loaded.tokenizer, stop_text)
+    ids = seen_ids + new_ids
+    for index in range(sampling.max_new_tokens):
+        ids.append(pick(ids, logits))
+        piece, seconds = text.add(ids[-1]), watch.seconds
+        stats = replace(stats, generated=index + 1, time_to_first_token=stats.time_to_first_token or seconds)
+        stats = replace(stats, decode_tokens_per_second=_rate(index, seconds - stats.time_to_first_token))
+        yield Token(ids[-1], piece, index, seconds, _snapshot(cache, stats))
+        reason = _why_stop(loaded, cache, ids, text, stop, index + 1 == sampling.max_new_tokens)
+        if reason is not None:
+            yield done(reason, text.flush())
+            return
+        logits = feed(loaded, cache, ids[-1:])
+
+
+def _why_stop(
+    loaded: LoadedModel, cache: Any, ids: list[int], text: Detokenizer, stop: threading.Event | None, at_limit: bool
+) -> str | None:
+    """Why the loop ends after the token just picked, or None. The cache has seen all of `ids` but the last."""
+    if ids[-1] in loaded.eos_ids or text.stopped:
+        return "eos"
+    if _is_set(stop):
+        return "stopped"
+    if at_limit:
+        return "length"
+    left, limit = room_left(loaded, cache, len(ids) - 1)
+    return limit if left < 1 else None
+
+
+def _snapshot(cache: Any, stats: Stats) -> Snapshot:
+    """The cache's snapshot with the tokens it has seen, which purely recurrent layers don't count."""
+    return replace(take_snapshot(cache), seen=stats.reused + stats.computed + max(stats.generated - 1, 0))
+
+
+def _is_set(stop: threading.Event | None) -> bool:
+    return stop is not None and stop.is_set()
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return tokens / seconds if tokens and seconds > 0 else 0.0

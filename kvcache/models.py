@@ -1,0 +1,522 @@
+"""The models on offer, bundled, from the hub or from a folder, and how they are loaded.
+
+`load` answers with a `LoadedModel` or raises `ModelError`, whose text is one sentence saying what to do. Only
+safetensors weights are read and a repository's own Python code is never run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+from huggingface_hub import errors as hub_errors
+from huggingface_hub import snapshot_download
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
+
+
+class ModelError(ValueError):
+    """A model can't be had; the text is one sentence on what to do."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """One line of the model list. `source` is "bundled", "hub" or "local"; `note` gives size and licence."""
+
+    id: str
+    title: str
+    source: str
+    note: str
+    gated: bool = False
+    license_url: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Title and note in one line, for a drop-down."""
+        return f"{self.title} · {self.note}" if self.note else self.title
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to generate, with what the token loop has to know about it. Weights are shared: read only.
+
+    `context_length` is in tokens, None where the model sets no limit. `cache_argument` is the name under which
+    `forward` takes a cache. `lock` is for callers that want a model to themselves: nothing in `kvcache` takes it.
+    """
+
+    id: str
+    model: Any
+    tokenizer: Any
+    config: Any
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int | None
+    eos_ids: frozenset[int] = frozenset()
+    cache_argument: str = "past_key_values"
+    keeps_last_logits: bool = True  # forward takes logits_to_keep
+    continues_in_chunks: bool = True  # a filled cache can be fed several tokens at once
+    rotary: bool = True  # positions are relative: a bounded cache may run past context_length
+    title: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    forward_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer brings a chat template; without one a plain "User: ... Assistant:" is used."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+
+def _hub(model_id: str, title: str, note: str, gated: bool = False) -> ModelChoice:
+    return ModelChoice(model_id, title, "hub", note, gated, f"https://huggingface.co/{model_id}" if gated else None)
+
+
+HUB_CHOICES: tuple[ModelChoice, ...] = (
+    _hub("HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2 135M Instruct", "135M parameters, 0.3 GB, Apache 2.0"),
+    _hub("HuggingFaceTB/SmolLM2-360M-Instruct", "SmolLM2 360M Instruct", "360M parameters, 0.7 GB, Apache 2.0"),
+    _hub("HuggingFaceTB/SmolLM2-1.7B-Instruct", "SmolLM2 1.7B Instruct", "1.7B parameters, 3.4 GB, Apache 2.0"),
+    _hub("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5 0.5B Instruct", "0.5B parameters, 1 GB, Apache 2.0"),
+    _hub("Qwen/Qwen2.5-1.5B-Instruct", "Qwen2.5 1.5B Instruct", "1.5B parameters, 3.1 GB, Apache 2.0"),
+    _hub("Qwen/Qwen3-0.6B", "Qwen3 0.6B", "0.6B parameters, 1.5 GB, Apache 2.0"),
+    _hub("meta-llama/Llama-3.2-1B-Instruct", "Llama 3.2 1B Instruct", "1.2B parameters, 2.5 GB, Llama 3.2 licence", True),
+    _hub("google/gemma-3-270m-it", "Gemma 3 270M it", "270M parameters, 0.5 GB, Gemma licence, sliding layers", True),
+    _hub("google/gemma-3-1b-it", "Gemma 3 1B it", "1B parameters, 2 GB, Gemma licence, sliding layers", True),
+    _hub("mistralai/Mistral-7B-Instruct-v0.3", "Mistral 7B Instruct v0.3", "7.2B parameters, 14.5 GB, Apache 2.0", True),
+    _hub("state-spaces/mamba-130m-hf", "Mamba 130M", "129M parameters, 0.5 GB, no attention layers, not tuned for chat"),
+)
+
+
+def _bundled_choices() -> tuple[list[ModelChoice], str]:
+    from . import bundled
+
+    notes = getattr(bundled, "NOTES", {})
+    choices = [
+        ModelChoice(name, name, "bundled", notes.get(name, "ships with the project, works offline"))
+        for name in bundled.MODELS
+    ]
+    return choices, bundled.DEFAULT
+
+
+try:
+    _BUNDLED, DEFAULT = _bundled_choices()
+except (ImportError, AttributeError):  # a checkout without the bundled weights still offers the hub
+    _BUNDLED, DEFAULT = [], HUB_CHOICES[0].id
+
+CHOICES: list[ModelChoice] = [*_BUNDLED, *HUB_CHOICES]
+
+
+# ---------------------------------------------------------------------------------------------------- what was asked
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_FOLDER_STARTS = ("/", "./", "../", "~", ".\\")
+
+
+def find_choice(model_id: str) -> ModelChoice:
+    """The listed choice of that id, or a new one for a hub id or a folder typed in. Raises ModelError."""
+    text = str(model_id or "").strip()
+    for choice in CHOICES:
+        if choice.id == text:
+            return choice
+    if text.startswith(_FOLDER_STARTS) or (text and len(text) < 1024 and Path(text).is_dir()):
+        return ModelChoice(text, Path(text).expanduser().name or text, "local", "local folder")
+    if not _HUB_ID.fullmatch(text) or "--" in text or ".." in text or text.endswith((".git", ".ipynb")):
+        shown = text if len(text) <= 60 else text[:60] + "..."
+        raise ModelError(
+            f"{shown!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct', or a folder that "
+            "starts with '/', './' or '~'."
+        )
+    return ModelChoice(text, text.split("/")[-1], "hub", "from the hub")
+
+
+def pick_device(device: str | torch.device | None = None) -> torch.device:
+    """The device asked for, or the best present: cuda, then mps, then cpu."""
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def pick_dtype(device: torch.device, dtype: str | torch.dtype | None = None) -> torch.dtype:
+    """The dtype asked for, or 16 bits on a GPU (bf16 where it has it) and fp32 on a CPU."""
+    if dtype is not None:
+        return getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.float16 if device.type == "mps" else torch.float32
+
+
+# --------------------------------------------------------------------------------------------------- folder of files
+
+
+def _report(progress: Progress | None, fraction: float, text: str) -> None:
+    if progress is not None:
+        progress(min(max(fraction, 0.0), 1.0), text)
+
+
+def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
+    if choice.source == "hub":
+        return _download(choice, device, dtype, progress)
+    if choice.source == "bundled":
+        from . import bundled
+
+        folder = Path(bundled.MODELS[choice.id])
+    else:
+        folder = Path(choice.id).expanduser()
+    if not folder.is_dir():
+        raise ModelError(f"There is no folder {choice.id!r}: check the path, or pick a model from the list.")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"The folder {choice.id!r} has no config.json: point to a model in transformers' format.")
+    _require_safetensors(choice, [path.name for path in folder.iterdir()])
+    return folder
+
+
+def _require_safetensors(choice: ModelChoice, names: list[str]) -> None:
+    if not any(name.endswith(".safetensors") for name in names):
+        raise ModelError(
+            f"{choice.id} has no .safetensors weights, and no other format is read here: "
+            "pick a model that has them, or convert it with save_pretrained()."
+        )
+
+
+# Weights in subfolders are other formats (onnx, original); consolidated.* repeats the weights in Mistral's own layout.
+_WANTED = dict(
+    allow_patterns=["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"],
+    ignore_patterns=["*/*", "consolidated*"],
+)
+
+
+def _download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
+    _report(progress, 0.0, f"Looking for {choice.id}")
+    try:
+        files = snapshot_download(choice.id, dry_run=True, etag_timeout=5, tqdm_class=_silent_bar(), **_WANTED)
+        if isinstance(files, list):
+            _require_safetensors(choice, [file.filename for file in files])
+            _require_room(choice, files, device, dtype)
+            missing = sum(file.file_size or 0 for file in files if file.will_download)
+            bar = _silent_bar(progress, missing, f"Downloading {choice.id}")
+        else:  # no network, and the whole snapshot is on the disk
+            bar = _silent_bar()
+        return Path(snapshot_download(choice.id, etag_timeout=5, tqdm_class=bar, **_WANTED))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(_explain_download(choice, error)) from error
+
+
+def _silent_bar(progress: Progress | None = None, total: int = 0, text: str = "") -> type[tqdm]:
+    """A tqdm class that prints nothing and reports the bytes written so far, of `total`, to `progress`."""
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._counts_bytes = str(kwargs.get("desc", "")).startswith("Reconstructing")
+            kwargs.update(file=_NOWHERE, disable=False)
+            kwargs.pop("name", None)
+            super().__init__(*args, **kwargs)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if self._counts_bytes and total:
+                _report(progress, 0.8 * self.n / total, f"{text}: {self.n / 1e6:.0f} of {total / 1e6:.0f} MB")
+            return shown
+
+    return Bar
+
+
+class _Nowhere:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+_NOWHERE = _Nowhere()
+
+
+def _require_room(choice: ModelChoice, files: list[Any], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse before downloading what neither the disk nor the memory can take. Sizes in bytes."""
+    weights = sum(file.file_size or 0 for file in files if file.filename.endswith(".safetensors"))
+    missing = sum(file.file_size or 0 for file in files if file.will_download)
+    free_disk = _free_disk()
+    if free_disk is not None and missing > free_disk:
+        raise ModelError(
+            f"{choice.id} is a download of {missing / 1e9:.1f} GB and {free_disk / 1e9:.1f} GB of disk are free: "
+            "free some space or pick a smaller model."
+        )
+    needed = weights * (2 if dtype == torch.float32 else 1)  # nearly every hub model is stored in 16 bits
+    free = _free_memory(device)
+    if free is not None and needed > free:
+        raise ModelError(
+            f"{choice.id} needs about {needed / 1e9:.1f} GB of {device.type} memory and {free / 1e9:.1f} GB are free: "
+            "pick a smaller model."
+        )
+
+
+def _free_disk() -> int | None:
+    import shutil
+
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _free_memory(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil
+
+        return psutil.virtual_memory().available
+    except ImportError:
+        return None
+
+
+_OFFLINE = "check the network; the bundled models work offline."
+
+
+def _explain_download(choice: ModelChoice, error: Exception) -> str:
+    """One sentence for whatever `snapshot_download` raised."""
+    name, page = choice.id, f"https://huggingface.co/{choice.id}"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, hub_errors.GatedRepoError):
+        return (
+            f"{name} is gated: accept its licence at {page}, then set HF_TOKEN to a token of that account and start again."
+        )
+    if isinstance(error, hub_errors.RepositoryNotFoundError):
+        return f"The hub has no public model {name!r}: check the spelling, or set HF_TOKEN if it is private."
+    if isinstance(error, hub_errors.HFValidationError):
+        return f"{name!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct'."
+    if isinstance(error, hub_errors.DisabledRepoError):
+        return f"The hub has disabled {name}: pick another model."
+    if isinstance(error, hub_errors.OfflineModeIsEnabled) or os.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true"):
+        return f"{name} is not on this computer and HF_HUB_OFFLINE is set: unset it, or pick a bundled model."
+    if status is not None:
+        return f"The hub answered {status} for {name}: try again later; the bundled models work offline."
+    if isinstance(error, hub_errors.LocalEntryNotFoundError) or _is_network_error(error):
+        return f"No network: {name} can't be downloaded and is not on this computer; {_OFFLINE}"
+    return f"{name} can't be downloaded ({_first_line(error)}); {_OFFLINE}"
+
+
+def _is_network_error(error: BaseException | None) -> bool:
+    while error is not None:
+        words = type(error).__name__
+        if isinstance(error, (ConnectionError, TimeoutError)) or "Connect" in words or "Timeout" in words:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    line = lines[0] if lines else type(error).__name__
+    return line if len(line) <= 200 else line[:200] + "..."
+
+
+# ------------------------------------------------------------------------------------------------- folder -> model
+
+
+def _read_folder(
+    choice: ModelChoice, folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress | None
+) -> LoadedModel:
+    _report(progress, 0.8, f"Reading {choice.title}: configuration and tokenizer")
+    config = _read_config(choice, folder)
+    tokenizer = _read_tokenizer(choice, folder)
+    _report(progress, 0.85, f"Reading {choice.title}: weights")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+        )
+        model = model.to(device).eval()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(f"{choice.id} does not fit into {device.type} memory: pick a smaller model.") from error
+    except Exception as error:
+        raise ModelError(f"{choice.id} can't be read ({_first_line(error)}): pick another model.") from error
+    return wrap(choice.id, model, tokenizer, title=choice.title)
+
+
+def _read_config(choice: ModelChoice, folder: Path) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{choice.id} needs Python code of its own, which is never run here: pick a model that transformers "
+                "supports by itself."
+            ) from error
+        raise ModelError(
+            f"{choice.id} is of a kind that this version of transformers does not know ({_first_line(error)}): "
+            "pick another model."
+        ) from error
+    known = {name for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() for name in _as_tuple(names)}
+    built = config.architectures or []
+    if built and not known.intersection(built):
+        raise ModelError(f"{choice.id} is a {built[0]}, not a causal language model: pick one made to write text.")
+    return config
+
+
+def _as_tuple(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _read_tokenizer(choice: ModelChoice, folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ModelError(
+            f"{choice.id} has no tokenizer that can be read ({_first_line(error)}): pick a model that brings one."
+        ) from error
+
+
+# Recurrent layers whose continuation of a filled cache by several tokens at once equals the single-token one, measured
+# against a run without a cache (largest logit difference 5e-7). mamba and jamba drop the state there (5e-3 on a tiny
+# random model), so every kind not listed is fed token by token once its cache is filled.
+_CONTINUES_IN_CHUNKS = frozenset({"mamba2", "lfm2", "qwen3_next"})
+
+
+def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedModel:
+    """A model and a tokenizer already in memory as a LoadedModel. Raises ModelError for a model without a cache."""
+    arguments = inspect.signature(model.forward).parameters
+    cache_argument = next((name for name in ("past_key_values", "cache_params") if name in arguments), None)
+    if cache_argument is None:
+        raise ModelError(f"{model_id} keeps no cache between tokens: pick another model.")
+    text_config = model.config.get_text_config(decoder=True)
+    weight = next(model.parameters())
+    return LoadedModel(
+        id=model_id,
+        model=model,
+        tokenizer=tokenizer,
+        config=model.config,
+        device=weight.device,
+        dtype=weight.dtype,
+        context_length=_context_length(text_config),
+        eos_ids=_eos_ids(model, tokenizer),
+        cache_argument=cache_argument,
+        keeps_last_logits="logits_to_keep" in arguments,
+        continues_in_chunks=_continues_in_chunks(text_config),
+        rotary=getattr(text_config, "rope_parameters", None) is not None,
+        title=title or model_id,
+    )
+
+
+def _context_length(text_config: Any) -> int | None:
+    for name in ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions"):
+        length = getattr(text_config, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    if ids is None:
+        ids = getattr(tokenizer, "eos_token_id", None)
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _continues_in_chunks(text_config: Any) -> bool:
+    kinds = getattr(text_config, "layer_types", None) or []
+    recurrent = any(kind in ("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba") for kind in kinds)
+    recurrent = recurrent or "mamba" in text_config.model_type
+    return not recurrent or text_config.model_type in _CONTINUES_IN_CHUNKS
+
+
+# ------------------------------------------------------------------------------------------------- loaded models kept
+
+
+class ModelStore:
+    """Loaded models, the least recently used dropped. Safe to use from several threads.
+
+    A model still held by a conversation stays in memory until that lets go. Two threads that ask for the same model
+    load it once; a slow download holds up nobody who asks for another.
+    """
+
+    def __init__(self, max_models: int = 2) -> None:
+        if max_models < 1:
+            raise ValueError(f"max_models must be at least 1, got {max_models}")
+        self.max_models = max_models
+        self._models: OrderedDict[tuple[str, str, str], LoadedModel] = OrderedDict()
+        self._loading: dict[tuple[str, str, str], threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def load(
+        self,
+        model_id: str,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        progress: Progress | None = None,
+    ) -> LoadedModel:
+        """The model, from memory where it is there. Raises ModelError with one sentence on what to do."""
+        choice = find_choice(model_id)
+        device = pick_device(device)
+        dtype = pick_dtype(device, dtype)
+        key = (choice.id, str(device), str(dtype))
+        with self._guard:
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:
+            loaded = self._get(key)
+            if loaded is None:
+                folder = _folder_of(choice, device, dtype, progress)
+                loaded = _read_folder(choice, folder, device, dtype, progress)
+                self._put(key, loaded)
+        _report(progress, 1.0, f"{loaded.title} is ready")
+        return loaded
+
+    def ids(self) -> list[str]:
+        """Ids of the models in memory, least recently used first."""
+        with self._guard:
+            return [key[0] for key in self._models]
+
+    def clear(self) -> None:
+        """Forget every model."""
+        with self._guard:
+            self._models.clear()
+
+    def _get(self, key: tuple[str, str, str]) -> LoadedModel | None:
+        with self._guard:
+            if key in self._models:
+                self._models.move_to_end(key)
+            return self._models.get(key)
+
+    def _put(self, key: tuple[str, str, str], loaded: LoadedModel) -> None:
+        with self._guard:
+            self._models[key] = loaded
+            self._models.move_to_end(key)
+            while len(self._models) > self.max_models:
+                self._models.popitem(last=False)
+
+
+STORE = ModelStore()
+
+
+def load(
+    model_id: str = DEFAULT,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a bundled model, a hub model or a local folder, or take it from the models kept in memory.
+
+    `progress(fraction, text)` is called from the loading thread. Raises ModelError: gated, unknown, no network, no
+    safetensors, no tokenizer, not a causal language model, too large.
+    """
+    return STORE.load(model_id, device, dtype, progress)

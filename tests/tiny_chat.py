@@ -1,0 +1,93 @@
+"""Tiny random models and a tokenizer trained on the spot, for tests of the token loop and the conversation."""
+
+from functools import lru_cache
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from kvcache.models import LoadedModel, wrap
+
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+REFUSES_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHATML
+)
+IGNORES_SYSTEM = CHATML.replace("{% for message in messages %}", "{% for message in messages if message['role'] != 'system' %}")
+STRIPS = CHATML.replace("message['content']", "message['content'] | trim")
+
+SENTENCES = [
+    "The lighthouse keeper counts the ships that pass before dawn.",
+    "Please remember that my name is Bram and that the code is 395.",
+    "user assistant system What is the capital of France? It is Paris.",
+    "Once upon a time a fox met a crow who had found a piece of cheese.",
+]
+
+
+def make_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast.chat_template = template
+    return fast
+
+
+COMMON = dict(
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=96,
+    max_position_embeddings=2048,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=2,
+)
+# What sets each architecture apart for a cache.
+KINDS = {
+    "llama": ("Llama", {}),
+    "mistral": ("Mistral", dict(sliding_window=24)),
+    "qwen3": ("Qwen3", {}),
+    "gemma3": ("Gemma3Text", dict(sliding_window=24, layer_types=["sliding_attention", "full_attention"])),
+    "mamba": ("Mamba", dict(state_size=8)),
+}
+
+
+def make_model(kind: str = "llama", tokenizer: PreTrainedTokenizerFast | None = None, **changes) -> LoadedModel:
+    """A random model of that architecture; weights depend on the arguments alone."""
+    tokenizer = tokenizer or make_tokenizer()
+    name, own = KINDS[kind]
+    values = {**COMMON, "vocab_size": len(tokenizer), **own, **changes}
+    if kind == "mamba":
+        keep = ("hidden_size", "num_hidden_layers", "vocab_size", "state_size", "pad_token_id", "bos_token_id", "eos_token_id")
+        values = {key: values[key] for key in keep}
+    config = getattr(transformers, f"{name}Config")(**values)
+    torch.manual_seed(7)
+    model_class = {"Gemma3Text": "Gemma3ForCausalLM"}.get(name, f"{name}ForCausalLM")
+    model = getattr(transformers, model_class)(config).eval()
+    # Random weights of the usual size hardly look at the past and repeat one token; these do neither.
+    with torch.no_grad():
+        for where, parameter in model.named_parameters():
+            if parameter.dim() > 1 and ".layers." in where:
+                parameter.mul_(10.0)
+    return wrap(f"tiny-{kind}", model, tokenizer)
+
+
+@lru_cache(maxsize=None)
+def tiny(kind: str = "llama") -> LoadedModel:
+    """The same model for every test that only reads it."""
+    return make_model(kind)
+
+
+def some_ids(count: int, seed: int = 0) -> list[int]:
+    """Ordinary token ids, no special ones."""
+    return torch.randint(3, 250, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
