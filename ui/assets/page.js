@@ -1,0 +1,113 @@
+// One persistent Plotly node per chart: Plotly.react keeps zoom and legend choices while figures stream in.
+// Colours arrive as CSS variables and are resolved at draw time, so a chart follows light and dark.
+(() => {
+  if (window.kvPlot) return;
+
+  let library;
+  const loadPlotly = (url) => library ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = url;
+    script.onload = () => done(window.Plotly);
+    script.onerror = () => failed(new Error("plotly.js did not load"));
+    document.head.append(script);
+  });
+
+  const css = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+  const colour = (text) => css(text.slice(4, -1));
+  const resolve = (value) => {
+    if (typeof value === "string") return value.startsWith("var(--") ? colour(value) : value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(resolve);
+    if (value && typeof value === "object")
+      return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolve(inner)]));
+    return value;
+  };
+
+  const axis = () => ({
+    gridcolor: css("--kv-grid"), zerolinecolor: css("--kv-grid"), linecolor: css("--kv-grid"), automargin: false,
+    tickfont: { color: css("--kv-text-soft"), size: 11 },
+  });
+  const layoutFor = (layout) => {
+    const out = {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", uirevision: "kept", dragmode: "zoom", showlegend: false,
+      font: { family: css("--kv-font"), color: css("--kv-text"), size: 12 },
+      hoverlabel: { bgcolor: css("--kv-panel"), bordercolor: css("--kv-line"), font: { color: css("--kv-text"), size: 12 } },
+      ...resolve(layout),
+    };
+    for (const name of Object.keys(out).filter((key) => /^[xy]axis/.test(key))) {
+      const title = out[name].title;
+      out[name] = { ...axis(), ...out[name] };
+      if (title) out[name].title = { ...title, font: { color: css("--kv-text-soft"), size: 11 } };
+    }
+    return out;
+  };
+
+  // A legend of buttons: pressed is shown. Kept apart from the figure, so a choice outlives every update.
+  const drawLegend = (list, data, hidden, ask) => {
+    const named = data.filter((trace) => trace.name);
+    const wanted = named.map((trace) => trace.name).join("|");
+    if (list.dataset.names === wanted) return;
+    list.dataset.names = wanted;
+    list.replaceChildren(...named.map((trace) => {
+      const button = document.createElement("button");
+      const mark = document.createElement("i");
+      const dash = trace.line?.dash;
+      mark.className = trace.type === "bar" ? "kv-box" : "kv-dash";
+      mark.style.setProperty("--mark", trace.marker?.color ?? trace.line.color);
+      if (dash && dash !== "solid") mark.style.borderTopStyle = dash === "dot" ? "dotted" : "dashed";
+      button.append(mark, trace.name);
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(!hidden.has(trace.name)));
+      button.onclick = () => {
+        hidden.has(trace.name) ? hidden.delete(trace.name) : hidden.add(trace.name);
+        button.setAttribute("aria-pressed", String(!hidden.has(trace.name)));
+        ask();
+      };
+      const item = document.createElement("li");
+      item.append(button);
+      return item;
+    }));
+  };
+
+  const config = { displaylogo: false, responsive: false, displayModeBar: false, doubleClick: "reset+autosize" };
+
+  window.kvPlot = (element, props, watch) => {
+    const node = element.querySelector(".kv-plot");
+    const words = element.querySelector(".kv-words");
+    const facts = element.querySelector(".kv-facts");
+    const legend = element.querySelector(".kv-legend");
+    const hidden = new Set();
+    let waiting = false;
+    const draw = async () => {
+      waiting = false;
+      if (!props.value) return;
+      const { figure, sentence, line } = JSON.parse(props.value);
+      if (words && words.textContent !== sentence) words.textContent = sentence ?? "";
+      if (facts && line !== undefined) facts.innerHTML = line;
+      if (!node.clientWidth) return; // a hidden tab: drawn when it gets a size
+      const Plotly = await loadPlotly(element.querySelector("[data-plotly]").dataset.plotly);
+      drawLegend(legend, figure.data, hidden, ask);
+      for (const trace of figure.data) if (hidden.has(trace.name)) trace.visible = false;
+      await Plotly.react(node, resolve(figure.data), layoutFor(figure.layout), config);
+      node.dataset.draws = Number(node.dataset.draws ?? 0) + 1;
+    };
+    const ask = () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(draw);
+    };
+    watch("value", ask);
+    new ResizeObserver(() => {
+      if (window.Plotly && node.data && node.clientWidth) window.Plotly.Plots.resize(node);
+      else ask();
+    }).observe(node);
+    new MutationObserver(ask).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    ask();
+  };
+
+  // Esc stops whatever is being written, wherever the focus is.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const button of document.querySelectorAll(".kv-stop, .kv-message .stop-button"))
+      if (button.offsetParent && !button.disabled) return button.click();
+  });
+})();

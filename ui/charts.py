@@ -1,0 +1,224 @@
+"""Snapshots in, Plotly figures out: pure functions that know neither Gradio nor a cache.
+
+A figure is a plain dict {"data": [...], "layout": {...}}. Colours are CSS variables ("var(--kv-keys)"); the page
+resolves them when it draws, so one figure serves light and dark.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
+RARE_KINDS = ("state",)  # in the legend only where a model has any
+COLUMN_COLOURS = ("var(--kv-keys)", "var(--kv-values)", "var(--kv-scales)", "var(--kv-residual)")
+MAX_POINTS = 200
+MAX_LABELLED_LAYERS = 12
+
+
+def human_bytes(nbytes: float) -> str:
+    """A size as people read it: 938 B, 187 kB, 1.26 MB. Units are powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 999.5 or unit == "GB":
+            break
+        nbytes /= 1000
+    if unit == "B" or nbytes >= 100:
+        return f"{nbytes:.0f} {unit}"
+    return f"{nbytes:.3g} {unit}"
+
+
+def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
+    """How many times smaller than a DynamicCache: "5.0x"; empty while there is nothing to divide."""
+    return f"{dynamic_nbytes / nbytes:.1f}x" if nbytes and dynamic_nbytes else ""
+
+
+# -- memory by layer ---------------------------------------------------------------------------------------------
+
+def memory_figure(snapshot) -> dict:
+    """Horizontal stacked bars, one per layer, one colour per kind of byte; layer 0 on top."""
+    layers = [layer.as_dict() for layer in snapshot.layers]
+    names = [f"layer {i}" for i in range(len(layers))]
+    kinds = [k for k in KINDS if k not in RARE_KINDS or any(layer[k] for layer in layers)]
+    data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
+    if len(layers) <= MAX_LABELLED_LAYERS:
+        data.append(_totals([sum(layer.values()) for layer in layers], names))
+    return {"data": data, "layout": _memory_layout(len(layers))}
+
+
+def _kind_bars(kind: str, nbytes: list[int], names: list[str]) -> dict:
+    return {
+        "type": "bar", "orientation": "h", "name": kind, "x": nbytes, "y": names,
+        "marker": {"color": f"var(--kv-{kind})", "line": {"width": 0}},
+        "hovertemplate": f"%{{y}}, {kind}: %{{x:.3~s}}B<extra></extra>",
+    }
+
+
+def _totals(nbytes: list[int], names: list[str]) -> dict:
+    return {
+        "type": "scatter", "mode": "text", "x": nbytes, "y": names, "text": [f" {human_bytes(n)}" for n in nbytes],
+        "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip",
+        "textfont": {"size": 11, "color": "var(--kv-text-soft)"},
+    }
+
+
+def _memory_layout(count: int) -> dict:
+    step = max(1, -(-count // MAX_LABELLED_LAYERS))
+    ticks = list(range(0, count, step))
+    return {
+        "barmode": "stack", "bargap": 0.3 if count <= MAX_LABELLED_LAYERS else 0.12,
+        "margin": {"l": 58, "r": 58 if count <= MAX_LABELLED_LAYERS else 14, "t": 6, "b": 26},
+        "xaxis": {"tickformat": "~s", "ticksuffix": "B", "nticks": 5, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "tickmode": "array", "tickvals": ticks,
+                  "ticktext": [f"layer {i}" for i in ticks], "showgrid": False, "fixedrange": True},
+    }
+
+
+# -- over tokens -------------------------------------------------------------------------------------------------
+
+@dataclass
+class History:
+    """What a conversation's cache held after each token processed, since it began.
+
+    The x axis is tokens processed, not sequence length: a rewind shows as a step down, a recomputation as a climb.
+    """
+    points: list[tuple[int, int, int, int]] = field(default_factory=list)  # (processed, seen, held, nbytes)
+    turns: list[int] = field(default_factory=list)  # processed at the start of each turn
+
+    @property
+    def processed(self) -> int:
+        return self.points[-1][0] if self.points else 0
+
+    def start_turn(self) -> None:
+        self.turns.append(self.processed)
+
+    def add(self, snapshot) -> None:
+        """Record one snapshot; `seen` smaller than before means that the cache was cropped or rebuilt."""
+        before = self.points[-1][1] if self.points else 0
+        new = snapshot.seen - before if snapshot.seen >= before else snapshot.seen
+        if new == 0 and self.points:
+            return
+        self.points.append((self.processed + new, snapshot.seen, snapshot.held, snapshot.total))
+        if len(self.points) > 20 * MAX_POINTS:
+            self.points = decimate(self.points, 10 * MAX_POINTS)
+
+    def rewind(self, snapshot) -> None:
+        """Record that the cache went back without processing anything (undo, crop, reset)."""
+        if self.points and snapshot.seen < self.points[-1][1]:
+            self.points.append((self.processed, snapshot.seen, snapshot.held, snapshot.total))
+
+
+def decimate(points: Sequence[tuple], limit: int = MAX_POINTS) -> list[tuple]:
+    """At most about `limit` points: every n-th, the last, and both sides of every step down."""
+    if len(points) <= limit:
+        return list(points)
+    stride = -(-len(points) // limit)
+    keep = set(range(0, len(points), stride)) | {len(points) - 1}
+    drops = [i for i in range(1, len(points)) if points[i][1] < points[i - 1][1]][-limit // 4:]
+    keep.update(drops)
+    keep.update(i - 1 for i in drops)
+    return [points[i] for i in sorted(keep)]
+
+
+def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, window: int | None = None,
+                   capacity: int | None = None) -> dict:
+    """Bytes above, length below, over tokens processed. `dynamic_nbytes(seen)` is what a DynamicCache would hold."""
+    points = decimate(history.points) or [(0, 0, 0, 0)]
+    x, seen, held, nbytes = (list(column) for column in zip(*points))
+    data = [
+        _line("DynamicCache would hold", x, [dynamic_nbytes(n) for n in seen], "var(--kv-text-soft)", dash="dash",
+              unit="B"),
+        _line("this cache", x, nbytes, "var(--kv-keys)", unit="B", fill=True),
+        _line("tokens seen", x, seen, "var(--kv-text-soft)", axis="y2", dash="dot"),
+        _line("tokens held", x, held, "var(--kv-values)", axis="y2"),
+    ]
+    shapes = [_turn_mark(at) for at in history.turns[1:]] if len(history.turns) <= 24 else []
+    notes = [_turn_label(at, n + 2) for n, at in enumerate(history.turns[1:])] if len(history.turns) <= 8 else []
+    limit, name = (window, "window") if window else (capacity, "capacity")
+    if limit and limit <= 4 * max(max(seen), 64):
+        shapes.append(_level(limit))
+        notes.append(_level_label(limit, f"{name} {limit:,}"))
+    return {"data": data, "layout": _history_layout(shapes, notes)}
+
+
+def _line(name: str, x: list, y: list, colour: str, *, axis: str = "y", dash: str = "solid", unit: str = "",
+          fill: bool = False) -> dict:
+    number = "%{y:.3~s}B" if unit else "%{y:,}"
+    trace = {
+        "type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "yaxis": axis,
+        "line": {"color": colour, "width": 2, "dash": dash}, "hovertemplate": number,
+    }
+    return trace | ({"fill": "tozeroy", "fillcolor": "var(--kv-keys-faint)"} if fill else {})
+
+
+def _turn_mark(at: int) -> dict:
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1,
+            "line": {"color": "var(--kv-grid)", "width": 1, "dash": "dot"}, "layer": "below"}
+
+
+def _turn_label(at: int, number: int) -> dict:
+    return {"xref": "x", "yref": "paper", "x": at, "y": 1, "yanchor": "bottom", "xanchor": "left", "text": f"turn {number}",
+            "showarrow": False, "font": {"size": 10, "color": "var(--kv-text-soft)"}}
+
+
+def _level(tokens: int) -> dict:
+    return {"type": "line", "xref": "paper", "yref": "y2", "x0": 0, "x1": 1, "y0": tokens, "y1": tokens,
+            "line": {"color": "var(--kv-scales)", "width": 1.5, "dash": "longdash"}}
+
+
+def _level_label(tokens: int, text: str) -> dict:
+    return {"xref": "paper", "yref": "y2", "x": 0.01, "y": tokens, "xanchor": "left", "yanchor": "bottom", "text": text,
+            "showarrow": False, "font": {"size": 11, "color": "var(--kv-text-soft)"}}
+
+
+def _history_layout(shapes: list[dict], notes: list[dict]) -> dict:
+    return {
+        "margin": {"l": 58, "r": 14, "t": 18, "b": 40}, "hovermode": "x unified", "shapes": shapes, "annotations": notes,
+        "xaxis": {"title": {"text": "tokens processed", "standoff": 6}, "rangemode": "tozero", "anchor": "y2",
+                  "nticks": 6, "tickformat": ",d"},
+        "yaxis": {"domain": [0.46, 1], "tickformat": "~s", "ticksuffix": "B", "nticks": 5, "rangemode": "tozero"},
+        "yaxis2": {"domain": [0, 0.36], "nticks": 4, "rangemode": "tozero", "tickformat": ",d"},
+    }
+
+
+# -- several caches ----------------------------------------------------------------------------------------------
+
+def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Callable[[int], int]) -> dict:
+    """Bytes over tokens processed, one line per column, and the dashed DynamicCache for scale."""
+    data = []
+    longest: list[tuple] = []
+    for (label, history), colour in zip(columns, COLUMN_COLOURS):
+        points = decimate(history.points)
+        longest = max(longest, points, key=len)
+        data.append(_line(label, [p[0] for p in points], [p[3] for p in points], colour, unit="B"))
+    if longest:
+        data.append(_line("DynamicCache would hold", [p[0] for p in longest], [dynamic_nbytes(p[1]) for p in longest],
+                          "var(--kv-text-soft)", dash="dash", unit="B"))
+    layout = _history_layout([], [])
+    layout.pop("yaxis2")
+    layout["xaxis"].pop("anchor")
+    layout["yaxis"].pop("domain")
+    return {"data": data, "layout": layout}
+
+
+# -- in words ----------------------------------------------------------------------------------------------------
+
+def memory_words(snapshot) -> str:
+    """The memory chart as a sentence for people who cannot see it."""
+    by_kind = {kind: sum(layer.as_dict()[kind] for layer in snapshot.layers) for kind in KINDS}
+    parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in by_kind.items() if n)
+    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".")
+
+
+def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,
+                 capacity: int | None = None) -> list[tuple[str, str]]:
+    """The visible line under the chart, as (words, figure) pairs: seen, held, window, measured, predicted, Dynamic."""
+    facts = [("seen", f"{snapshot.seen:,}"), ("held", f"{snapshot.held:,}")]
+    if window:
+        facts.append(("window", f"{window:,}"))
+    if capacity:
+        facts.append(("capacity", f"{capacity:,}"))
+    facts.append(("measured", human_bytes(snapshot.total)))
+    if predicted is not None:
+        facts.append(("predicted", human_bytes(predicted)))
+    ratio = ratio_text(dynamic_nbytes, snapshot.total)
+    facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
+    return facts

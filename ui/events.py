@@ -1,0 +1,219 @@
+"""The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import gradio as gr
+
+from kvcache import models
+from kvcache.catalog import ENTRIES
+from kvcache.engine import Token
+
+from . import fates, fragments, layout, view
+from .layout import ChatTab
+from .state import Registry, Session, Settings
+
+MODEL_QUEUE = "model"  # every event that computes stands in this one queue
+PAINT_SECONDS = 0.1
+CHART_SECONDS = 0.25
+
+
+def read_settings(tab: ChatTab, values: Mapping) -> Settings:
+    cache, parameters = tab.form.read(values)
+    return Settings(values[tab.model] or "", cache, parameters, values[tab.system] or "", tab.sampling.read(values))
+
+
+def key_of(request: gr.Request | None) -> str:
+    return (request.session_hash if request else None) or ""
+
+
+# -- one reply ---------------------------------------------------------------------------------------------------
+
+def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, ask: Callable, typed: str | None = None
+          ) -> Iterator[dict]:
+    """Answer and paint: about ten times a second the text, four times the charts.
+
+    `ask(conversation, stop)` starts the reply. `typed` is the message to give back if it is refused.
+    """
+    session.stop.clear()
+    try:
+        changed = session.prepare(wanted)
+        earlier, user, events = _start(session, ask)
+    except ValueError as error:
+        yield refused(tab, str(error))
+        return
+    session.busy = True
+    try:
+        yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: fragments.notice(changed, "info"),
+               tab.message: gr.update(value="", submit_btn=False, stop_btn=True)}
+        written = view.Reply()
+        for charts_too in paint_times(events, written, session):
+            frame = {tab.chatbot: earlier + written.messages(user)}
+            yield frame | (_charts(tab, session, written) if charts_too else {})
+    except Exception as error:
+        yield refused(tab, f"The reply broke off: {error}") | {tab.message: _send_button(typed), tab.chatbot: view.chat_messages(session)}
+        return
+    finally:
+        session.busy = False
+    registry.make_room()
+    sentence = view.ending(written) or changed
+    taken_back = written.reason == "stopped" and not written.stats.generated
+    yield {tab.chatbot: view.chat_messages(session), tab.notice: fragments.notice(sentence, "info"),
+           tab.message: _send_button(typed) if taken_back else gr.update(submit_btn="Send", stop_btn=False),
+           **_charts(tab, session, written)}
+
+
+def _start(session: Session, ask: Callable) -> tuple[list[dict], str, Iterator]:
+    """(messages before the reply, the user's message, the engine's events); ValueError where it is refused."""
+    before = session.conversation.messages
+    shown = view.chat_messages(session)
+    user, events = ask(session.conversation, session.stop)
+    session.history.start_turn()
+    is_again = bool(before) and before[-2]["content"] == user and ask is again
+    return (shown[:_last_user(shown)] if is_again else shown), user, events
+
+
+def _last_user(shown: list[dict]) -> int:
+    return max(n for n, message in enumerate(shown) if message["role"] == "user")
+
+
+def paint_times(events: Iterator, written: view.Reply, session: Session) -> Iterator[bool]:
+    """Take in events as they come; yield when it is time to paint, True when the charts are due as well."""
+    painted = charted = time.perf_counter()
+    for event in events:
+        written.add(event)
+        session.history.add(event.snapshot)
+        now = time.perf_counter()
+        first = isinstance(event, Token) and event.index == 0
+        if first or now - painted >= PAINT_SECONDS:
+            charts_too = now - charted >= CHART_SECONDS
+            yield charts_too
+            painted = time.perf_counter()
+            charted = painted if charts_too else charted
+
+
+def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
+    if written.snapshot is None:
+        return {}
+    pending = 1 if written.stats.generated else 0
+    return {tab.memory: view.memory_chart(written.snapshot), tab.history: view.history_chart(session, written.snapshot),
+            tab.fates: view.ribbon(session, pending)}
+
+
+def _send_button(text: str | None = None) -> dict:
+    keep = {} if text is None else {"value": text}
+    return gr.update(submit_btn="Send", stop_btn=False, **keep)
+
+
+def refused(tab: ChatTab, sentence: str) -> dict:
+    """The sentence above the message box; everything else as it was, the typed text included."""
+    return {tab.notice: fragments.notice(sentence, "error")}
+
+
+def again(conversation, stop) -> tuple[str, Iterator]:
+    """Ask for the last reply once more."""
+    messages = conversation.messages
+    events = conversation.regenerate(stop)
+    return messages[-2]["content"], events
+
+
+# -- wiring ------------------------------------------------------------------------------------------------------
+
+def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks) -> None:
+    """Connect the widgets of the Chat tab to one session per browser tab."""
+    painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
+    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
+               "show_progress_on": [tab.chatbot], "api_visibility": "private"}
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+    def send(values, request: gr.Request):
+        text = values[tab.message]
+        session = registry.get(key_of(request))
+        yield from reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text)
+
+    def example(values, picked: gr.SelectData, request: gr.Request):
+        yield from send(values | {tab.message: picked.value["text"]}, request)
+
+    def regenerate(values, request: gr.Request):
+        yield from reply(tab, registry, registry.get(key_of(request)), read_settings(tab, values), again)
+
+    def undo(request: gr.Request):
+        session = registry.get(key_of(request))
+        try:
+            text = session.conversation.undo() if session.conversation else ""
+        except ValueError as error:
+            return refused(tab, str(error))
+        if not text:
+            return refused(tab, "There is nothing to undo: the conversation is empty.")
+        sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
+        return {tab.chatbot: view.chat_messages(session), tab.message: text, tab.notice: fragments.notice(sentence, "info")}
+
+    def clear(request: gr.Request):
+        session = registry.get(key_of(request))
+        if session.conversation:
+            session.conversation.clear()
+        session.history = type(session.history)()
+        return {tab.chatbot: [], tab.notice: "", tab.fates: fates.ribbon_html([]), **_empty_charts(tab, session)}
+
+    def stop(request: gr.Request):
+        session = registry.find(key_of(request))
+        if session:
+            session.stop.set()
+
+    def gone(request: gr.Request):
+        registry.free(key_of(request))
+
+    settings = tab.settings
+    gr.on([tab.message.submit], send, settings | {tab.message}, painted, **compute)
+    tab.chatbot.example_select(example, settings | {tab.message}, painted, **compute)
+    tab.regenerate.click(regenerate, settings, painted, **compute)
+    tab.undo.click(undo, None, painted, **compute)
+    tab.clear.click(clear, None, painted, **compute)
+    tab.message.stop(stop, None, None, **quick)
+    wire_setup(tab, header, registry, page)
+    page.unload(gone)
+
+
+def _empty_charts(tab: ChatTab, session: Session) -> dict:
+    if session.conversation is None:
+        return {}
+    snapshot = view.current_snapshot(session)
+    return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
+
+
+def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks) -> None:
+    """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
+    quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+    inputs = {tab.model} | tab.form.inputs
+
+    def forecast(values) -> dict:
+        cache, parameters = tab.form.read(values)
+        return {tab.predicted: view.prediction(cache, parameters, models.load(values[tab.model]))}
+
+    def parameters_changed(values):
+        return forecast(values)
+
+    def cache_changed(values):
+        name, _ = tab.form.read(values)
+        return tab.form.chosen(name, models.load(values[tab.model]).config) | forecast(values)
+
+    def model_changed(values, request: gr.Request, progress=gr.Progress()):
+        session = registry.get(key_of(request))
+        name, _ = tab.form.read(values)
+        try:
+            loaded = models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
+        except models.ModelError as error:
+            before = session.settings.model if session.settings else models.DEFAULT
+            return {tab.model_note: fragments.notice(str(error), "error"), tab.model: before}
+        return {tab.model_note: "", header: layout.header_html(view.model_status(loaded)),
+                **tab.form.refit(name, loaded.config), **forecast(values)}
+
+    model_outputs = [tab.model, tab.model_note, header, tab.predicted, *tab.form.outputs]
+    load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
+            "concurrency_limit": 2}
+    tab.model.input(model_changed, inputs, model_outputs, **load)
+    page.load(model_changed, inputs, model_outputs, **load)
+    tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
+    gr.on([widget.change for widget in tab.form.widgets.values()], parameters_changed, inputs, tab.predicted,
+          trigger_mode="always_last", **quick)

@@ -1,0 +1,54 @@
+"""Every token's fate: the ribbon that shows which tokens a cache kept, squeezed or dropped."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WORDS = {"sink": "sink", "full": "full precision", "quantized": "quantized", "evicted": "evicted",
+         "pending": "not yet cached"}
+MAX_CELLS = 240
+
+
+def cells(fates: Sequence[tuple[str, int]], pending: int = 0, limit: int = MAX_CELLS) -> tuple[int, list[str]]:
+    """(tokens per cell, one kind per cell), oldest first. A long history shares cells; the largest share names one."""
+    runs = [(kind, count) for kind, count in fates if count] + ([("pending", pending)] if pending else [])
+    total = sum(count for _, count in runs)
+    per_cell = max(1, -(-total // limit))
+    if per_cell == 1:
+        return 1, [kind for kind, count in runs for _ in range(count)]
+    return per_cell, [_largest_share(runs, at, min(at + per_cell, total)) for at in range(0, total, per_cell)]
+
+
+def _largest_share(runs: Sequence[tuple[str, int]], start: int, end: int) -> str:
+    """The kind with most tokens in [start, end); a sink is never outvoted, or four sinks would vanish."""
+    share: dict[str, int] = {}
+    at = 0
+    for kind, count in runs:
+        overlap = min(end, at + count) - max(start, at)
+        if overlap > 0:
+            share[kind] = share.get(kind, 0) + overlap
+        at += count
+    return "sink" if "sink" in share else max(share, key=share.__getitem__)
+
+
+def counts(fates: Sequence[tuple[str, int]], pending: int = 0) -> dict[str, int]:
+    """Tokens by kind, in the order of the legend, kinds without tokens left out."""
+    totals = dict.fromkeys(WORDS, 0)
+    for kind, count in fates:
+        totals[kind] += count
+    totals["pending"] += pending
+    return {kind: n for kind, n in totals.items() if n}
+
+
+def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None) -> str:
+    """Cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width."""
+    per_cell, kinds = cells(fates, pending)
+    if not kinds:
+        return ('<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, coloured by '
+                "what the cache did with it.</p></div>")
+    squares = "".join(f'<i class="fate-{kind}"></i>' for kind in kinds)
+    words = WORDS | ({"quantized": f"{bits}-bit"} if bits else {})
+    legend = "".join(f'<li><i class="fate-{kind}"></i>{words[kind]} <b>{n:,}</b></li>'
+                     for kind, n in counts(fates, pending).items())
+    scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    return (f'<div class="kv-fates"><div class="kv-cells" aria-hidden="true">{squares}</div>'
+            f'<ul class="kv-legend">{legend}{scale}</ul></div>')

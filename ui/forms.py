@@ -1,0 +1,144 @@
+"""Catalog parameters -> widgets: one form per cache, made from its catalog entry and nothing else."""
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+MAX_SLIDER_STEPS = 1024
+
+
+# -- what to show, without widgets -------------------------------------------------------------------------------
+
+def why_not(entry, config) -> str | None:
+    """None where the cache can be built for this model here, else the reason in one sentence."""
+    return entry.unavailable() or (entry.fits(config) if config is not None else None)
+
+
+def cache_choices(entries: Mapping[str, Any], config=None) -> list[tuple[str, str]]:
+    """(label, name) for the dropdown; a cache that can't be used is marked and stays readable."""
+    return [(entry.title + (" · not here" if why_not(entry, config) else ""), name) for name, entry in entries.items()]
+
+
+def disabled(entry, parameter, config) -> dict[Any, str]:
+    """The choices of one parameter that can't be used, each with its reason."""
+    if parameter.kind != "choice" or config is None:
+        return {}
+    return dict(entry.disabled_choices(parameter.name, config))
+
+
+def range_words(parameter) -> str:
+    """The range as people read it: "1 to 8,192" or "at least 4"; empty where there is none."""
+    low, high = parameter.minimum, parameter.maximum
+    if low is not None and high is not None:
+        return f"{low:,} to {high:,}"
+    if low is not None:
+        return f"at least {low:,}"
+    return f"at most {high:,}" if high is not None else ""
+
+
+def info_text(parameter) -> str:
+    """Help and range in one line under the label."""
+    words = range_words(parameter)
+    return parameter.help + (f" ({words})" if words and words not in parameter.help else "")
+
+
+def is_slider(parameter) -> bool:
+    """A slider where every step can be hit with a pointer; a number field for wide or open ranges."""
+    if parameter.kind != "int" or parameter.minimum is None or parameter.maximum is None:
+        return False
+    return (parameter.maximum - parameter.minimum) / (parameter.step or 1) <= MAX_SLIDER_STEPS
+
+
+def note_html(entry, config, form_id: str) -> str:
+    """The line under the cache: what it does, or why it can't be used; then the greyed-out choices with their reasons."""
+    reason = why_not(entry, config)
+    lines = [f'<p class="kv-summary">{html.escape(entry.summary)}</p>']
+    if reason:
+        lines = [f'<p class="kv-warning" role="status">{html.escape(entry.title)}: {html.escape(reason)}</p>']
+    for parameter in entry.parameters:
+        off = disabled(entry, parameter, config)
+        if off:
+            lines.append(_grey_out(widget_id(form_id, entry.name, parameter.name), parameter, off))
+            reasons = "; ".join(f"{choice}: {why}" for choice, why in off.items())
+            lines.append(f'<p class="kv-quiet">{html.escape(parameter.label)}: {html.escape(reasons)}</p>')
+    return "".join(lines)
+
+
+def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:
+    places = [n + 1 for n, choice in enumerate(parameter.choices) if choice in off]
+    labels = ", ".join(f"#{elem_id} label:nth-of-type({n})" for n in places)
+    return f"<style>{labels} {{ opacity: .45; text-decoration: line-through; }}</style>"
+
+
+def widget_id(form_id: str, cache: str, parameter: str) -> str:
+    return f"{form_id}-{cache}-{parameter}".replace("_", "-")
+
+
+# -- widgets -----------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class CacheForm:
+    """A cache dropdown, its note, and one group of parameter widgets per catalog entry, of which one group shows."""
+    form_id: str
+    entries: Mapping[str, Any]
+    cache: gr.Dropdown
+    note: gr.HTML
+    groups: dict[str, gr.Column]
+    widgets: dict[tuple[str, str], gr.components.Component]
+
+    @property
+    def inputs(self) -> set:
+        """Every widget that an event must read to know the chosen cache and its parameters."""
+        return {self.cache, *self.widgets.values()}
+
+    @property
+    def outputs(self) -> list:
+        return [self.cache, self.note, *self.groups.values()]
+
+    def read(self, values: Mapping) -> tuple[str, dict[str, Any]]:
+        """(cache name, its parameters as typed); not yet checked."""
+        name = values[self.cache]
+        return name, {parameter: values[widget] for (cache, parameter), widget in self.widgets.items() if cache == name}
+
+    def chosen(self, name: str, config) -> dict:
+        """Updates after another cache was picked."""
+        updates = {group: gr.update(visible=cache == name) for cache, group in self.groups.items()}
+        return {self.note: note_html(self.entries[name], config, self.form_id), **updates}
+
+    def refit(self, name: str, config) -> dict:
+        """Updates after another model was loaded: which caches and choices fit it."""
+        choices = gr.update(choices=cache_choices(self.entries, config))
+        return {self.cache: choices, self.note: note_html(self.entries[name], config, self.form_id)}
+
+
+def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label: str = "Cache",
+               values: Mapping[str, Any] | None = None) -> CacheForm:
+    """Build the form where it is called. `values` replaces defaults of the entry chosen at first."""
+    cache = gr.Dropdown(cache_choices(entries), value=default, label=label, elem_id=f"{form_id}-cache", filterable=False,
+                        container=False if not label else True)
+    note = gr.HTML(note_html(entries[default], None, form_id), elem_classes="kv-note")
+    groups, widgets = {}, {}
+    for name, entry in entries.items():
+        given = values or {} if name == default else {}
+        with gr.Column(visible=name == default, elem_classes="kv-params") as groups[name]:
+            for parameter in entry.parameters:
+                value = given.get(parameter.name, parameter.default)
+                elem_id = widget_id(form_id, name, parameter.name)
+                widgets[name, parameter.name] = parameter_widget(parameter, value, elem_id)
+    return CacheForm(form_id, entries, cache, note, groups, widgets)
+
+
+def parameter_widget(parameter, value, elem_id: str) -> gr.components.Component:
+    """One widget for one parameter; ranges are checked by the catalog, so that its sentence is what people read."""
+    common = {"value": value, "label": parameter.label, "info": info_text(parameter), "elem_id": elem_id}
+    if parameter.kind == "bool":
+        return gr.Checkbox(**common)
+    if parameter.kind == "choice":
+        return gr.Radio(choices=[(str(choice), choice) for choice in parameter.choices], **common)
+    if is_slider(parameter):
+        return gr.Slider(minimum=parameter.minimum, maximum=parameter.maximum, step=parameter.step, **common)
+    return gr.Number(precision=0, step=parameter.step or 1, **common)

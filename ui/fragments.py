@@ -1,0 +1,57 @@
+"""Small pieces of HTML, as pure functions: everything that came from a person or a model is escaped here."""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from .charts import human_bytes, ratio_text
+
+
+def figures_line(facts: Sequence[tuple[str, str]]) -> str:
+    """(words, figure) pairs as one quiet line: "seen **229** · held **229**"."""
+    return " · ".join(f"{escape(words)} <b>{escape(figure)}</b>" for words, figure in facts)
+
+
+def seconds_text(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def rate_text(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
+def stats_line(stats) -> str:
+    """The line under a reply, in words: what was reused, what it cost, what it left behind."""
+    facts = [("reused", f"{stats.reused:,}"), ("computed", f"{stats.computed:,}")]
+    if stats.time_to_first_token is not None:
+        facts.append(("first token", seconds_text(stats.time_to_first_token)))
+    if stats.prefill_tokens_per_second:
+        facts.append(("prefill", f"{rate_text(stats.prefill_tokens_per_second)} tok/s"))
+    if stats.decode_tokens_per_second:
+        facts.append(("decode", f"{rate_text(stats.decode_tokens_per_second)} tok/s"))
+    facts.append(("cache", human_bytes(stats.cache_nbytes)))
+    line = f'<span class="kv-stats">{figures_line(facts)}</span>'
+    note = getattr(stats, "note", "") or ""
+    return line + (f'<span class="kv-stats kv-why">{escape(note)}</span>' if note else "")
+
+
+def chart_value(figure: dict, sentence: str, facts: Sequence[tuple[str, str]] = ()) -> str:
+    """What a chart component is given: one JSON string, because Gradio compares strings faster than trees."""
+    line = figures_line(facts)
+    return json.dumps({"figure": figure, "sentence": sentence, "line": line}, separators=(",", ":"))
+
+
+def prediction_table(label: str, rows: Sequence[tuple[str, int | None, int]]) -> str:
+    """Bytes at a few lengths against a DynamicCache. rows: (length, this cache's bytes or None if full, Dynamic's)."""
+    body = "".join(
+        f"<tr><th scope='row'>{escape(length)}</th><td><b>{'too long' if mine is None else human_bytes(mine)}</b></td>"
+        f"<td>{human_bytes(dynamic)}</td><td>{ratio_text(dynamic, mine or 0)}</td></tr>" for length, mine, dynamic in rows)
+    return (f'<table class="kv-predicted"><caption>Predicted bytes</caption><thead><tr><th scope="col">tokens</th>'
+            f'<th scope="col">{escape(label)}</th><th scope="col">Dynamic</th><th scope="col"><span class="kv-hidden">'
+            f"times smaller</span></th></tr></thead><tbody>{body}</tbody></table>")
+
+
+def notice(sentence: str, kind: str = "warning") -> str:
+    """A sentence in the page, read out when it appears; empty clears it. kind: "warning", "error" or "info"."""
+    return f'<p class="kv-{kind}" role="alert">{escape(sentence)}</p>' if sentence else ""

@@ -1,0 +1,220 @@
+"""The widgets of the page and nothing else: what exists, in which order, under which names."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+import gradio as gr
+
+from . import fates
+from .forms import CacheForm, cache_form
+from .theme import PLOTLY_JS
+
+TITLE = "KV cache playground"
+EXAMPLES = (
+    "Hi, my name is Ada and the red box opens with 7-3-1.",
+    "Tell me a story about a fox.",
+    "What opens the red box?",
+    "What is my name?",
+)
+DEFAULT_SYSTEM = ""
+
+
+@dataclass(frozen=True)
+class SamplingForm:
+    """The sampling controls; `read` gives the keyword arguments of `kvcache.engine.Sampling`."""
+    temperature: gr.Slider
+    top_p: gr.Slider
+    top_k: gr.Number
+    min_p: gr.Slider
+    repetition_penalty: gr.Slider
+    seed: gr.Number
+    max_new_tokens: gr.Number
+
+    @property
+    def inputs(self) -> set:
+        return set(vars(self).values())
+
+    def read(self, values: Mapping) -> dict[str, Any]:
+        return {name: values[widget] for name, widget in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class ChatTab:
+    model: gr.Dropdown
+    model_note: gr.HTML
+    form: CacheForm
+    predicted: gr.HTML
+    system: gr.Textbox
+    sampling: SamplingForm
+    chatbot: gr.Chatbot
+    notice: gr.HTML
+    message: gr.Textbox
+    regenerate: gr.Button
+    undo: gr.Button
+    clear: gr.Button
+    fates: gr.HTML
+    memory: gr.HTML
+    history: gr.HTML
+
+    @property
+    def settings(self) -> set:
+        """Everything an event must read to know what the person has set up."""
+        return {self.model, self.system} | self.form.inputs | self.sampling.inputs
+
+
+@dataclass(frozen=True)
+class Column:
+    box: gr.Column
+    form: CacheForm
+    thread: gr.HTML
+
+
+@dataclass(frozen=True)
+class CompareTab:
+    columns: tuple[Column, ...]
+    count: gr.Radio
+    message: gr.Textbox
+    demo: gr.Button
+    restart: gr.Button
+    notice: gr.HTML
+    table: gr.HTML
+    divergence: gr.HTML
+    chart: gr.HTML
+    csv: gr.DownloadButton
+    json: gr.DownloadButton
+
+
+def header(status: str = "") -> gr.HTML:
+    return gr.HTML(header_html(status), elem_id="kv-header")
+
+
+def header_html(status: str) -> str:
+    return f'<h1>{TITLE}</h1><p role="status">{escape(status)}</p>'
+
+
+# -- chat --------------------------------------------------------------------------------------------------------
+
+def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], default_model: str, default_cache: str
+             ) -> ChatTab:
+    """Three columns: set up, talk, see. page.css stacks them on a phone as talk, see, set up."""
+    with gr.Row(elem_id="kv-chat", equal_height=False):
+        with gr.Column(elem_id="kv-setup", elem_classes="kv-card", min_width=240):
+            setup = _setup(entries, models, default_model, default_cache)
+        with gr.Column(elem_id="kv-talk", elem_classes="kv-card", min_width=280):
+            talk = _talk()
+        with gr.Column(elem_id="kv-see", min_width=280):
+            see = _see()
+    return ChatTab(**setup, **talk, **see)
+
+
+def _setup(entries, models, default_model, default_cache) -> dict[str, Any]:
+    gr.HTML("<h2>Setup</h2>")
+    model = gr.Dropdown(list(models), value=default_model, label="Model", allow_custom_value=True, elem_id="kv-model",
+                        info="Pick one, or type a hub id or a folder.")
+    model_note = gr.HTML(elem_classes="kv-note", elem_id="kv-model-note")
+    form = cache_form(entries, "kv-chat-form", default_cache)
+    predicted = gr.HTML(elem_id="kv-predicted")
+    system = gr.Textbox(DEFAULT_SYSTEM, label="System prompt", lines=1, max_lines=4, elem_id="kv-system",
+                        placeholder="Optional")
+    with gr.Accordion("Sampling", open=False):
+        sampling = sampling_form()
+    return {"model": model, "model_note": model_note, "form": form, "predicted": predicted, "system": system,
+            "sampling": sampling}
+
+
+def sampling_form() -> SamplingForm:
+    return SamplingForm(
+        temperature=gr.Slider(0, 2, 0, step=0.05, label="Temperature", info="0 always takes the likeliest token."),
+        top_p=gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", info="Keep the likeliest tokens up to this mass; 1 is off."),
+        top_k=gr.Number(0, precision=0, label="Top-k", info="Keep this many tokens; 0 is off."),
+        min_p=gr.Slider(0, 1, 0, step=0.01, label="Min-p", info="Drop tokens below this share of the likeliest; 0 is off."),
+        repetition_penalty=gr.Slider(1, 2, 1, step=0.05, label="Repetition penalty", info="1 is off."),
+        seed=gr.Number(0, precision=0, label="Seed", info="The same seed gives the same reply."),
+        max_new_tokens=gr.Number(256, precision=0, label="Longest reply, in tokens"),
+    )
+
+
+def _talk() -> dict[str, Any]:
+    gr.HTML("<h2>Conversation</h2>")
+    chatbot = gr.Chatbot(
+        [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False,
+        feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",
+        placeholder="Talk to the model; the charts show what its cache keeps.",
+        examples=[{"text": text} for text in EXAMPLES],
+    )
+    notice = gr.HTML(elem_id="kv-notice", elem_classes="kv-note")
+    message = gr.Textbox(show_label=False, label="Message", lines=1, max_lines=6, container=False, submit_btn="Send",
+                         placeholder="Message... (Enter sends, Esc stops)", elem_id="kv-message", elem_classes="kv-message",
+                         autofocus=False)
+    with gr.Row(elem_classes="kv-buttons"):
+        regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
+        undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
+        clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
+    gr.HTML("<h2>Every token's fate</h2>")
+    ribbon = gr.HTML(fates.ribbon_html([]), elem_id="kv-fates")
+    return {"chatbot": chatbot, "notice": notice, "message": message, "regenerate": regenerate, "undo": undo,
+            "clear": clear, "fates": ribbon}
+
+
+def _see() -> dict[str, Any]:
+    with gr.Column(elem_classes="kv-card"):
+        gr.HTML("<h2>Memory by layer</h2>")
+        memory = chart("kv-memory", "Stacked bars: bytes of each layer by kind")
+    with gr.Column(elem_classes="kv-card"):
+        gr.HTML("<h2>Bytes and length over tokens</h2>")
+        history = chart("kv-history", "Lines: bytes held, tokens seen and tokens held, over tokens processed")
+    return {"memory": memory, "history": history}
+
+
+def chart(elem_id: str, label: str) -> gr.HTML:
+    """A Plotly node that lives as long as the page. Its value is `fragments.chart_value(...)`."""
+    url = f"gradio_api/file={quote(PLOTLY_JS.as_posix())}"
+    return gr.HTML(
+        elem_id=elem_id, elem_classes="kv-chart", padding=False,
+        html_template=(f'<div class="kv-plot" role="img" aria-label="{escape(label)}" data-plotly="{url}"></div>'
+                       '<ul class="kv-legend" aria-label="Show or hide"></ul><p class="kv-facts"></p><p class="kv-words kv-hidden" aria-live="off"></p>'),
+        js_on_load="window.kvPlot(element, props, watch)",
+    )
+
+
+# -- compare -----------------------------------------------------------------------------------------------------
+
+def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping[str, Any]]], shown: int = 3) -> CompareTab:
+    """One message for two to four caches, their replies side by side, and what the difference was."""
+    with gr.Column(elem_classes="kv-card", elem_id="kv-ask"):
+        message = gr.Textbox(show_label=False, label="Message for every cache", lines=1, max_lines=6, container=False,
+                             submit_btn="Run all", placeholder="One message for every cache; run again for the next turn",
+                             elem_id="kv-compare-message", elem_classes="kv-message")
+        with gr.Row(elem_classes="kv-buttons"):
+            demo = gr.Button("Guided demo: what does each cache forget?", size="sm", elem_id="kv-demo")
+            restart = gr.Button("Start over", size="sm", elem_id="kv-restart")
+            count = gr.Radio([2, 3, 4], value=shown, label="Caches", elem_id="kv-count", container=False)
+        gr.HTML('<p class="kv-quiet">Model, system prompt and sampling are those of the Chat tab.</p>')
+        notice = gr.HTML(elem_id="kv-compare-notice", elem_classes="kv-note")
+    with gr.Row(elem_id="kv-columns", equal_height=True):
+        columns = tuple(_compare_column(entries, n, name, values, n < shown) for n, (name, values) in enumerate(presets))
+    with gr.Row(elem_id="kv-results", equal_height=False):
+        with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
+            gr.HTML("<h2>Side by side</h2>")
+            table = gr.HTML('<p class="kv-quiet">Run a message to fill this table.</p>', elem_id="kv-table")
+            with gr.Row(elem_classes="kv-buttons"):
+                csv = gr.DownloadButton("CSV", size="sm", interactive=False, elem_id="kv-csv")
+                json = gr.DownloadButton("JSON", size="sm", interactive=False, elem_id="kv-json")
+            gr.HTML("<h2>At the first diverging token</h2>")
+            divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
+        with gr.Column(elem_classes="kv-card", min_width=280, scale=2):
+            gr.HTML("<h2>Bytes over tokens</h2>")
+            plot = chart("kv-compare-chart", "Lines: bytes held by each cache over tokens processed")
+    return CompareTab(columns, count, message, demo, restart, notice, table, divergence, plot, csv, json)
+
+
+def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:
+    with gr.Column(visible=visible, min_width=230, elem_classes=["kv-card", "kv-column", f"kv-column-{n}"]) as box:
+        with gr.Accordion(f"Cache {n + 1}", open=True, elem_classes="kv-plain"):
+            form = cache_form(entries, f"kv-compare-{n}", name, label=f"Cache {n + 1}", values=values)
+        thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", autoscroll=True)
+    return Column(box, form, thread)

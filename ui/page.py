@@ -1,0 +1,39 @@
+"""The whole page: tabs, their widgets and their events on one registry of sessions."""
+from __future__ import annotations
+
+import threading
+
+import gradio as gr
+
+from kvcache import models
+from kvcache.catalog import ENTRIES
+
+from . import layout
+from .events import wire_chat
+from .state import Registry
+
+DEFAULT_CACHE = "dynamic"
+PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), ("sliding_window", {"window_length": 128}))
+
+
+def build(model: str | None = None, registry: Registry | None = None) -> gr.Blocks:
+    """The page, ready to launch with `theme.launch_options()`. `model` is the one chosen at first."""
+    registry = registry or Registry()
+    model = model or models.DEFAULT
+    listed = [(choice.label, choice.id) for choice in models.CHOICES]
+    with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False) as page:
+        header = layout.header()
+        with gr.Tabs(elem_id="kv-tabs"):
+            with gr.Tab("Chat"):
+                chat = layout.chat_tab(ENTRIES, listed, model, DEFAULT_CACHE)
+        wire_chat(chat, header, registry, page)
+    threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
+    return page
+
+
+def _warm_up(model: str) -> None:
+    """Read the first model while the page is being opened; a failure is told when somebody asks for it."""
+    try:
+        models.load(model)
+    except models.ModelError:
+        pass

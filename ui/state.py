@@ -1,0 +1,152 @@
+"""Whose conversation is whose: one session per browser tab or API client, its cache freed when it goes or when it must."""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcache import models
+from kvcache.conversation import Conversation
+from kvcache.engine import Sampling
+from kvcache.memory import take_snapshot
+
+from .charts import History
+
+MEMORY_BUDGET = 2_000_000_000  # bytes of cache kept for all sessions together
+MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a person has set up, as typed. `parameters` and `sampling` are checked where they are used."""
+    model: str
+    cache: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def same_conversation(self, other: Settings) -> bool:
+        """Whether a conversation can go on under `other`: everything equal but the sampling."""
+        return (self.model, self.cache, dict(self.parameters), self.system) == (
+            other.model, other.cache, dict(other.parameters), other.system)
+
+
+@dataclass
+class Session:
+    """One person's conversation, its chart history, the switch that stops it, and a comparison if one was run."""
+    key: str
+    conversation: Conversation | None = None
+    settings: Settings | None = None
+    earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
+    history: History = field(default_factory=History)
+    stop: threading.Event = field(default_factory=threading.Event)
+    busy: bool = False
+    last_used: float = field(default_factory=time.monotonic)
+    comparison: Any = None
+
+    def prepare(self, wanted: Settings) -> str:
+        """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".
+
+        Raises ModelError or ValueError with a sentence, and then nothing has changed.
+        """
+        if self.settings and self.conversation and self.settings.same_conversation(wanted):
+            self.conversation.sampling = sampling_of(wanted)
+            self.settings = wanted
+            return ""
+        loaded = models.load(wanted.model)
+        messages = self.conversation.messages if self.conversation else []
+        stats = self.stats
+        arguments = (loaded, wanted.cache, wanted.parameters)
+        conversation = Conversation.from_messages(*arguments, messages, wanted.system, sampling_of(wanted))
+        sentence = self._what_changed(wanted) if messages else ""
+        self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, History()
+        return sentence
+
+    def _what_changed(self, wanted: Settings) -> str:
+        names = {"model": "model", "cache": "cache", "parameters": "cache's parameters", "system": "system prompt"}
+        changed = [words for name, words in names.items() if getattr(self.settings, name) != getattr(wanted, name)]
+        if "cache" in changed and "cache's parameters" in changed:
+            changed.remove("cache's parameters")
+        return (f"Changed the {' and the '.join(changed)}: the messages stay, and their tokens are computed again on a new "
+                "cache.")
+
+    @property
+    def stats(self) -> list:
+        """Figures of every reply, None where they are not known."""
+        if self.conversation is None:
+            return []
+        now = self.conversation.stats
+        earlier = (self.earlier_stats + [None] * len(now))[:len(now)]
+        return [new or old for new, old in zip(now, earlier)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every cache this session holds."""
+        caches = [self.conversation.cache] if self.conversation else []
+        caches += self.comparison.caches if self.comparison else []
+        return sum(take_snapshot(cache).total for cache in caches)
+
+    def release(self) -> None:
+        """Free the caches; messages stay, and the next reply computes their tokens again and says so."""
+        if self.conversation:
+            self.conversation.release()
+        self.comparison = None
+
+
+def sampling_of(settings: Settings) -> Sampling:
+    """The sampling that was typed. Raises ValueError naming what is wrong."""
+    return Sampling(**settings.sampling).check()
+
+
+class Registry:
+    """Every live session by its key. Least recently used caches go first when the memory budget is spent."""
+
+    def __init__(self, budget: int = MEMORY_BUDGET, max_sessions: int = MAX_SESSIONS) -> None:
+        self.budget = budget
+        self.max_sessions = max_sessions
+        self._sessions: dict[str, Session] = {}
+        self._guard = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: str | None) -> Session:
+        """The session of that key, made at first use, and marked as just used."""
+        with self._guard:
+            session = self._sessions.setdefault(key or "", Session(key or ""))
+            session.last_used = time.monotonic()
+            self._forget_oldest()
+            return session
+
+    def find(self, key: str | None) -> Session | None:
+        """The session of that key if there is one; makes none."""
+        return self._sessions.get(key or "")
+
+    def free(self, key: str | None) -> None:
+        """The tab has gone: stop what runs for it and let everything go."""
+        with self._guard:
+            session = self._sessions.pop(key or "", None)
+        if session:
+            session.stop.set()
+
+    def make_room(self) -> list[str]:
+        """Free the caches of idle sessions, least recently used first, until the budget holds; returns their keys."""
+        with self._guard:
+            oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
+        total = sum(session.nbytes for session in oldest_first)
+        freed = []
+        for session in oldest_first:
+            if total <= self.budget:
+                break
+            if not session.busy and session.nbytes:
+                total -= session.nbytes
+                session.release()
+                freed.append(session.key)
+        return freed
+
+    def _forget_oldest(self) -> None:
+        idle = sorted((s for s in self._sessions.values() if not s.busy), key=lambda session: session.last_used)
+        for session in idle[:max(0, len(self._sessions) - self.max_sessions)]:
+            del self._sessions[session.key]

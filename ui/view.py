@@ -1,0 +1,193 @@
+"""What one moment of a conversation looks like: messages, statistics, charts and ribbon, as values for widgets."""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from kvcache import catalog
+from kvcache.engine import Done, Prefill, Stats, Token
+from kvcache.memory import Snapshot, take_snapshot
+
+from . import charts, fates, fragments
+from .charts import human_bytes
+from .state import Session
+
+LENGTHS = (("1k", 1_000), ("8k", 8_000), ("32k", 32_000))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+
+def chat_messages(session: Session) -> list[dict[str, str]]:
+    """The conversation for gr.Chatbot: after each reply a message of its own with the reply's statistics."""
+    shown = []
+    messages = session.conversation.messages if session.conversation else []
+    stats = iter(session.stats)
+    for message in messages:
+        shown.append(message)
+        if message["role"] == "assistant":
+            figures = next(stats)
+            shown += [{"role": "assistant", "content": fragments.stats_line(figures)}] if figures else []
+    return shown
+
+
+class Reply:
+    """A reply while it is being written: text so far, statistics so far, the latest snapshot."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.stats = Stats(0, 0, 0, 0.0, 0.0, 0.0, 0)
+        self.snapshot: Snapshot | None = None
+        self.reason = ""
+        self._total = 0
+
+    def add(self, event) -> None:
+        """Take in one event of the engine."""
+        self.snapshot = event.snapshot
+        if isinstance(event, Prefill):
+            self._total = event.total
+            rate = event.done / event.seconds if event.seconds else 0.0
+            self.stats = Stats(event.reused, event.done, 0, 0.0, rate, 0.0, event.snapshot.total)
+        elif isinstance(event, Token):
+            self.text += event.text
+            self.stats = self._after(event)
+        elif isinstance(event, Done):
+            self.text += event.text
+            self.stats, self.reason = event.stats, event.reason
+
+    def _after(self, token: Token) -> Stats:
+        old = self.stats
+        first = old.time_to_first_token or token.seconds
+        rate = token.index / (token.seconds - first) if token.seconds > first else 0.0
+        return Stats(old.reused, old.computed, token.index + 1, first, old.prefill_tokens_per_second, rate,
+                     token.snapshot.total)
+
+    def messages(self, user: str) -> list[dict[str, str]]:
+        """User message, reply so far and its statistics so far, to stand after the earlier messages."""
+        written = [{"role": "user", "content": user}]
+        if self.stats.computed < self._total:
+            line = f"reading the message: {self.stats.computed:,} of {self._total:,} tokens"
+            return written + [{"role": "assistant", "content": f'<span class="kv-stats">{line}</span>'}]
+        if not self.text:
+            return written + [{"role": "assistant", "content": '<span class="kv-stats">thinking</span>'}]
+        return written + [{"role": "assistant", "content": self.text},
+                          {"role": "assistant", "content": fragments.stats_line(self.stats)}]
+
+
+ENDINGS = {
+    "length": "The reply has reached its longest length; raise it under Sampling to hear more.",
+    "context": "The conversation has reached the model's context length. Clear it, or pick a cache with a window.",
+    "capacity": "The cache is full. Clear the conversation, or give the cache a larger capacity.",
+}
+
+
+def ending(reply: Reply) -> str:
+    """A sentence where a reply ended for another reason than being finished; stopping by hand needs none."""
+    if reply.reason == "stopped" and not reply.stats.generated:
+        return "Stopped before the first token: the message was taken back."
+    return ENDINGS.get(reply.reason, "")
+
+
+# -- charts ------------------------------------------------------------------------------------------------------
+
+def dynamic_nbytes(loaded) -> Any:
+    """A function: tokens -> bytes that a DynamicCache would use for them on this model."""
+    return lambda tokens: _dynamic_nbytes(loaded.config, loaded.dtype, tokens)
+
+
+@lru_cache(maxsize=4096)
+def _cached_dynamic(key, dtype, tokens: int) -> int:
+    return catalog.predict_memory("dynamic", key.config, tokens, dtype=dtype).used
+
+
+class _ById:
+    """A config as a dictionary key: configs compare by value, which is slow, and can't be hashed."""
+
+    def __init__(self, config) -> None:
+        self.config = config
+
+    def __hash__(self) -> int:
+        return id(self.config)
+
+    def __eq__(self, other) -> bool:
+        return self.config is other.config
+
+
+def _dynamic_nbytes(config, dtype, tokens: int) -> int:
+    if tokens <= 0:
+        return 0
+    try:
+        return _cached_dynamic(_ById(config), dtype, tokens)
+    except (ValueError, NotImplementedError):
+        return 0
+
+
+def predicted_nbytes(session: Session, tokens: int) -> int | None:
+    """What the catalog predicts for this session's cache, or None where it has no closed form."""
+    talk = session.conversation
+    try:
+        memory = catalog.predict_memory(talk.cache_name, talk.loaded.config, tokens, dtype=talk.loaded.dtype,
+                                        **talk.parameters)
+    except (ValueError, NotImplementedError):
+        return None
+    return memory.total
+
+
+def limits(cache) -> dict[str, int | None]:
+    """The window or the capacity to mark in the chart."""
+    window = getattr(cache, "window_length", None) if getattr(cache, "bounded", False) else None
+    return {"window": window, "capacity": getattr(cache, "capacity", None)}
+
+
+def memory_chart(snapshot: Snapshot) -> str:
+    return fragments.chart_value(charts.memory_figure(snapshot), charts.memory_words(snapshot))
+
+
+def history_chart(session: Session, snapshot: Snapshot) -> str:
+    talk = session.conversation
+    dynamic = dynamic_nbytes(talk.loaded)
+    marks = limits(talk.cache)
+    figure = charts.history_figure(session.history, dynamic, **marks)
+    facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
+    sentence = f"Over {session.history.processed:,} tokens processed the cache grew to {human_bytes(snapshot.total)}."
+    return fragments.chart_value(figure, sentence, facts)
+
+
+def ribbon(session: Session, pending: int = 0) -> str:
+    """Every token's fate; `pending` tokens were picked and not fed yet."""
+    cache = session.conversation.cache if session.conversation else None
+    if cache is None or not hasattr(cache, "token_fates"):
+        return fates.ribbon_html([])
+    return fates.ribbon_html(cache.token_fates(), pending, getattr(cache, "nbits", None))
+
+
+def current_snapshot(session: Session) -> Snapshot | None:
+    return take_snapshot(session.conversation.cache) if session.conversation else None
+
+
+# -- set-up ------------------------------------------------------------------------------------------------------
+
+def prediction(cache: str, parameters, loaded) -> str:
+    """The table "Predicted bytes", or the sentence that says what is wrong with the parameters."""
+    entry = catalog.ENTRIES[cache]
+    try:
+        checked = entry.check(loaded.config, **parameters)
+        rows = [_prediction_row(cache, checked, loaded, words, tokens) for words, tokens in LENGTHS]
+    except ValueError as error:
+        return fragments.notice(str(error))
+    except NotImplementedError:
+        return '<p class="kv-quiet">No closed form predicts the bytes of this cache on this model.</p>'
+    return fragments.prediction_table(entry.describe(**checked), rows)
+
+
+def _prediction_row(cache: str, parameters, loaded, words: str, tokens: int) -> tuple[str, int | None, int]:
+    dynamic = dynamic_nbytes(loaded)(tokens)
+    try:
+        mine = catalog.predict_memory(cache, loaded.config, tokens, dtype=loaded.dtype, **parameters).total
+    except ValueError:  # beyond its capacity
+        mine = None
+    return words, mine, dynamic
+
+
+def model_status(loaded) -> str:
+    """The header's words: model, device, number format."""
+    return f"{loaded.title} · {loaded.device.type} · {str(loaded.dtype).removeprefix('torch.')}"
