@@ -89,7 +89,7 @@ class _Turn:
     prompt_text: str = ""
     prompt_ids: tuple[int, ...] = ()
     reply_ids: tuple[int, ...] = ()
-    reply_text: str = ""  # the reply with its special tokens, as the ids decode
+    end: str = ""  # how the text of reply_ids goes on behind `reply`: an end-of-text token or a swallowed stop text
     seed: int = 0
     stats: Stats | None = None
 
@@ -277,10 +277,11 @@ class Conversation:
 
         Tokenising a sampled reply again may give other ids than were sampled, and the cache has seen the sampled ones.
         """
-        rest = _after(turns[-1], text) if turns and turns[-1].prompt_ids else None
-        if rest is None:
+        known = _continue(turns[-1], text) if turns and turns[-1].prompt_ids else None
+        if known is None:
             return tokenize(self.loaded, text)
-        return [*turns[-1].prompt_ids, *turns[-1].reply_ids, *tokenize(self.loaded, rest)]
+        ids, rest = known
+        return [*ids, *tokenize(self.loaded, rest)]
 
     # -- the reply
 
@@ -345,22 +346,26 @@ class Conversation:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
         if not reply_ids:
             return
-        tokenizer = self.loaded.tokenizer
-        whole = tokenizer.decode([*plan.prompt_ids, *reply_ids], clean_up_tokenization_spaces=False)
-        before = tokenizer.decode(list(plan.prompt_ids), clean_up_tokenization_spaces=False)
-        # Decoded behind its prompt: some tokenizers drop the space in front of a text's first word.
-        reply_text = whole[len(before) :] if whole.startswith(before) else tokenizer.decode(reply_ids)
+        reply = "".join(pieces)
         turn = _Turn(
             plan.user,
-            "".join(pieces),
+            reply,
             plan.prompt_text,
             plan.prompt_ids,
             tuple(reply_ids),
-            reply_text,
+            self._end_of(reply, reply_ids),
             plan.sampling.seed,
             stats,
         )
         self._turns = (*plan.turns, turn)
+
+    def _end_of(self, reply: str, reply_ids: list[int]) -> str:
+        """What the ids of a reply say behind its text: the end-of-text token, or the stop text that ended it."""
+        tokenizer = self.loaded.tokenizer
+        if reply_ids[-1] in self.loaded.eos_ids:
+            return tokenizer.decode(reply_ids[-1:])
+        said = tokenizer.decode(reply_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return said[len(reply) :] if said.startswith(reply + _PLAIN_STOP) else ""
 
     # -- the cache
 
@@ -441,33 +446,26 @@ def _messages(turns: Sequence[_Turn]) -> list[Message]:
     ]
 
 
-def _after(turn: _Turn, text: str) -> str | None:
-    """The part of a rendered prompt that follows a turn whose ids are known, or None where it can't be told.
+def _continue(turn: _Turn, text: str) -> tuple[tuple[int, ...], str] | None:
+    """The ids of a turn that a rendered prompt goes on from, and the text that follows; None where it does not.
 
-    Templates often strip the reply; the ids keep the white space that was sampled.
+    Templates often strip the reply: the ids keep the white space that was sampled. Where the template ends a reply
+    with something else than the token that ended this one, that token is left out: the cache has not seen it.
     """
-    known = turn.prompt_text + turn.reply_text
-    if text.startswith(known):
-        return text[len(known) :]
     if not text.startswith(turn.prompt_text):
         return None
-    body, end = _split_end(turn.reply_text, turn.reply)
-    rest = text[len(turn.prompt_text) :].lstrip()
-    if not body.strip() or not rest.startswith(body.strip()):
-        return None
-    rest = rest[len(body.strip()) :]
-    if not end:
-        return rest
-    return rest.lstrip()[len(end) :] if rest.lstrip().startswith(end) else None
-
-
-def _split_end(reply_text: str, reply: str) -> tuple[str, str]:
-    """Split a decoded reply into what was said and the special token that ended it, if any."""
-    start = reply_text.find(reply.strip())
-    if start < 0:
-        return reply_text, ""
-    end = start + len(reply.strip())
-    return reply_text[:end], reply_text[end:].strip()
+    rest = text[len(turn.prompt_text) :]
+    said = turn.reply if rest.startswith(turn.reply) else turn.reply.strip()
+    if not rest.startswith(said):
+        rest = rest.lstrip()
+        if not rest.startswith(said):
+            return None
+    rest = rest[len(said) :]
+    if not turn.end:
+        return turn.prompt_ids + turn.reply_ids, rest
+    if rest.lstrip().startswith(turn.end.lstrip()):
+        return turn.prompt_ids + turn.reply_ids, rest.lstrip()[len(turn.end.lstrip()) :]
+    return turn.prompt_ids + turn.reply_ids[:-1], rest
 
 
 def _seen_by(cache: Any, default: int) -> int:
