@@ -43,7 +43,7 @@ def range_words(parameter) -> str:
 def info_text(parameter) -> str:
     """Help and range in one line under the label."""
     words = range_words(parameter)
-    return parameter.help + (f" ({words})" if words and words not in parameter.help else "")
+    return parameter.help.rstrip(".") + (f" ({words})." if words else ".")
 
 
 def is_slider(parameter) -> bool:
@@ -63,9 +63,16 @@ def note_html(entry, config, form_id: str) -> str:
         off = disabled(entry, parameter, config)
         if off:
             lines.append(_grey_out(widget_id(form_id, entry.name, parameter.name), parameter, off))
-            reasons = "; ".join(f"{choice}: {why}" for choice, why in off.items())
-            lines.append(f'<p class="kv-quiet">{html.escape(parameter.label)}: {html.escape(reasons)}</p>')
+            lines.append(f'<p class="kv-quiet">{html.escape(reasons_text(parameter, off))}</p>')
     return "".join(lines)
+
+
+def reasons_text(parameter, off: Mapping[Any, str]) -> str:
+    """One sentence for all choices that share a reason: "Bits 3, 1: native takes 8, 4 or 2 bits"."""
+    by_reason: dict[str, list[str]] = {}
+    for choice, why in off.items():
+        by_reason.setdefault(why, []).append(str(choice))
+    return "; ".join(f"{parameter.label} {', '.join(choices)}: {why}" for why, choices in by_reason.items())
 
 
 def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:

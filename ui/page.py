@@ -9,7 +9,9 @@ from kvcache import models
 from kvcache.catalog import ENTRIES
 
 from . import layout
+from .api import wire_api
 from .events import wire_chat
+from .learn import learn_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
@@ -26,7 +28,10 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         with gr.Tabs(elem_id="kv-tabs"):
             with gr.Tab("Chat"):
                 chat = layout.chat_tab(ENTRIES, listed, model, DEFAULT_CACHE)
+            with gr.Tab("Learn"):
+                gr.HTML(learn_html(ENTRIES), elem_id="kv-learn")
         wire_chat(chat, header, registry, page)
+        wire_api(registry)
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page
 

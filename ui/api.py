@@ -1,0 +1,81 @@
+"""The page without a browser: /chat, /compare and /catalog for gradio_client, one conversation per client."""
+
+import gradio as gr
+
+from kvcache import models
+from kvcache.catalog import ENTRIES
+
+from .events import MODEL_QUEUE, key_of
+from .forms import why_not
+from .state import Registry, Settings
+
+
+def describe_stats(stats) -> dict:
+    """Figures of one reply as JSON."""
+    return {name: getattr(stats, name) for name in (
+        "reused", "computed", "generated", "time_to_first_token", "prefill_tokens_per_second", "decode_tokens_per_second",
+        "cache_nbytes", "note")}
+
+
+def describe_entry(entry, config=None) -> dict:
+    """A catalog entry as JSON, with the reason where it can't be used on this model."""
+    parameters = [{"name": p.name, "label": p.label, "kind": p.kind, "default": p.default, "help": p.help, "minimum": p.minimum,
+                   "maximum": p.maximum, "step": p.step, "choices": list(p.choices)} for p in entry.parameters]
+    return {"name": entry.name, "title": entry.title, "summary": entry.summary, "lossy": entry.lossy, "can": sorted(entry.can),
+            "paper": entry.paper, "parameters": parameters, "why_not": why_not(entry, config)}
+
+
+def last_reply(session) -> dict:
+    """The conversation's last reply as JSON."""
+    messages = session.conversation.messages
+    return {"reply": messages[-1]["content"] if messages else "", "messages": messages,
+            "stats": describe_stats(session.stats[-1]) if session.stats and session.stats[-1] else None}
+
+
+def settings_from(model: str, cache: str, parameters: dict | None, system: str, **sampling) -> Settings:
+    return Settings(model or models.DEFAULT, cache, parameters or {}, system, sampling)
+
+
+def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:
+    """Send one message in the session of that key and wait for the whole reply. Raises gr.Error with a sentence."""
+    session = registry.get(key)
+    session.stop.clear()
+    try:
+        changed = session.prepare(wanted)
+        events = session.conversation.send(message, session.stop)
+    except ValueError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+    session.busy = True
+    try:
+        session.history.start_turn()
+        for event in events:
+            session.history.add(event.snapshot)
+    finally:
+        session.busy = False
+    registry.make_room()
+    return last_reply(session) | {"reason": event.reason, "changed": changed}
+
+
+def wire_api(registry: Registry) -> None:
+    """Add the named endpoints to the page being built."""
+
+    def chat(message: str, model: str = "", cache: str = "dynamic", parameters: dict = {}, system: str = "",  # noqa: B006
+             temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
+        """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
+        wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        return answer(registry, key_of(request), message, wanted)
+
+    def catalog(model: str = "") -> dict:
+        """The models on offer and the caches in the catalog; with `model`, why a cache does not fit it."""
+        config = None
+        if model:
+            try:
+                config = models.load(model).config
+            except models.ModelError as error:
+                raise gr.Error(str(error), print_exception=False) from error
+        listed = [{"id": choice.id, "title": choice.title, "source": choice.source, "note": choice.note} for choice in models.CHOICES]
+        return {"default_model": models.DEFAULT, "models": listed,
+                "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
+
+    gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
+    gr.api(catalog, api_name="catalog", concurrency_limit=None)
