@@ -1,0 +1,26 @@
+"""Caches for transformers 5: drop-in as `past_key_values=`, measured in real bytes, refusing what they cannot do right."""
+
+from .cache import Cache
+from .caches.dynamic import DynamicCache
+from .caches.quantized import QuantizedCache
+from .caches.sink import SinkCache
+from .caches.sliding_window import SlidingWindowCache
+from .caches.static import StaticCache
+from .catalog import ENTRIES, create, predict_memory
+from .layer import CropError
+from .memory import Memory, measure_memory
+
+__all__ = [
+    "ENTRIES",
+    "Cache",
+    "CropError",
+    "DynamicCache",
+    "Memory",
+    "QuantizedCache",
+    "SinkCache",
+    "SlidingWindowCache",
+    "StaticCache",
+    "create",
+    "measure_memory",
+    "predict_memory",
+]

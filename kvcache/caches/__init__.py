@@ -1,0 +1,1 @@
+"""One file per cache: its layer, its class and its catalog entry."""

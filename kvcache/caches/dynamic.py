@@ -1,0 +1,71 @@
+"""DynamicCache: keep everything, in buffers that grow without copying their history at each token."""
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..cache import WINDOWED_TYPES, Cache, build_layers
+from ..entry import Entry
+from ..layer import Buffer, Layer
+from ..predict import Shape, predicted_rows
+from .sliding_window import WindowLayer
+
+
+class GrowingLayer(Layer):
+    """All tokens. Stores keys, values [B, H, seen, D] at the front of buffers with up to 25 % spare (less when long)."""
+
+    stores = {"key_rows": "keys", "value_rows": "values"}
+    is_croppable = True
+    key_rows: Buffer
+    value_rows: Buffer
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.key_rows.append(key_states)
+        self.value_rows.append(value_states)
+        self.seen += key_states.shape[-2]
+        return self.key_rows.view(), self.value_rows.view()
+
+    def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
+        """Bytes by kind after one prefill of `tokens`."""
+        return predicted_rows(tokens, shape)
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        return self.key_rows.view()
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        return self.value_rows.view()
+
+
+def windowed(sliding_window: int, **_) -> WindowLayer:
+    """The layer for a model's own sliding-window or chunked attention."""
+    return WindowLayer(sliding_window, is_sliding=True)
+
+
+LAYERS = {"full_attention": lambda **_: GrowingLayer(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
+
+
+class DynamicCache(Cache):
+    """Keep every token's keys and values; the model's own sliding-window layers keep their window.
+
+    Without a `config`, every layer keeps everything, which is right for any model and larger for windowed ones.
+    """
+
+    name = "dynamic"
+
+    def __init__(self, config: PreTrainedConfig | None = None):
+        layers = None if config is None else build_layers(config.get_text_config(decoder=True), LAYERS)
+        super().__init__(layers, GrowingLayer)
+
+
+ENTRY = Entry(
+    name="dynamic",
+    title="Dynamic",
+    summary="Keeps every token in full precision and grows with the conversation. Nothing is lost, nothing is saved.",
+    cache_class=DynamicCache,
+    make=DynamicCache,
+    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact"}),
+)

@@ -1,0 +1,155 @@
+"""SinkCache: keep the first tokens and a recent window, and stay fluent for ever."""
+
+import warnings
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..cache import Cache, build_layers, layer_types
+from ..entry import Entry, Parameter
+from ..layer import Buffer
+from ..predict import Shape
+from ..rope import Rope, RopeError, rope_for, verify_rope
+from .dynamic import windowed
+from .sliding_window import WINDOWED_TYPES, WindowLayer
+
+
+class SinkLayer(WindowLayer):
+    """The first `num_sink_tokens` and the latest others, `window_length` in all.
+
+    Stores keys, values [B, H, held, D], the sinks first, and the sinks' keys as they came. When tokens are evicted the
+    window stays as it is and the sinks alone are rotated forward, by all that has been evicted, from those originals:
+    RoPE attention depends on distances only, so this equals re-rotating the whole window, without its rounding drift.
+    """
+
+    stores = {**WindowLayer.stores, "sink_keys": "keys"}
+    sink_keys: Buffer
+
+    def __init__(self, window_length: int, num_sink_tokens: int = 4, rope: Rope | None = None):
+        super().__init__(window_length)
+        if not 0 <= num_sink_tokens < window_length:
+            raise ValueError(f"num_sink_tokens must be from 0 to {window_length - 1} (below window_length), got {num_sink_tokens}")
+        self.num_sink_tokens, self.rope = num_sink_tokens, rope
+        self.sink_keys = Buffer(num_sink_tokens)
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super()._append(keys, values)
+        self._collect_sinks()
+
+    def _keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        surplus = keys.shape[-2] - self.window_length
+        sinks = self.num_sink_tokens
+        if surplus <= 0 or not sinks:
+            super()._keep(keys, values)
+            return self._collect_sinks()
+        if len(self.sink_keys) < sinks:
+            self.sink_keys.append(keys[:, :, len(self.sink_keys) : sinks])
+        self.key_rows.replace(self._rotated_sinks(self.seen - self.window_length))
+        self.key_rows.append(keys[:, :, sinks + surplus :])
+        self.value_rows.replace(values[:, :, :sinks])
+        self.value_rows.append(values[:, :, sinks + surplus :])
+
+    def _collect_sinks(self) -> None:
+        """Remember the first keys of the stream; called while nothing has been evicted yet."""
+        have, want = len(self.sink_keys), min(self.num_sink_tokens, self.held)
+        if have < want:
+            self.sink_keys.append(self.keys[:, :, have:want])
+
+    def _evict(self, n: int) -> None:
+        if n == 0:
+            return
+        sinks = self.num_sink_tokens
+        sink_values = self.values[:, :, :sinks].clone()
+        super()._evict(n)
+        if sinks:
+            self.keys[:, :, :sinks] = self._rotated_sinks(self.evicted)
+            self.values[:, :, :sinks] = sink_values
+
+    def _rotated_sinks(self, evicted: int) -> torch.Tensor:
+        sinks = self.sink_keys.view()
+        return sinks if self.rope is None else self.rope.rotate(sinks, evicted)
+
+    def _crop_to(self, length: int) -> None:
+        self.key_rows.drop_back(self.seen - length)
+        self.value_rows.drop_back(self.seen - length)
+        self.sink_keys.drop_back(max(0, len(self.sink_keys) - length))
+
+    def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
+        amounts = super().predict(tokens, shape)
+        sinks = min(tokens, self.num_sink_tokens)
+        amounts["keys"] += sinks * shape.key_nbytes
+        amounts["reserved"] += (self.num_sink_tokens - sinks) * shape.key_nbytes
+        return amounts
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        sinks = min(self.num_sink_tokens, self.held)
+        fates = (("sink", sinks), ("evicted", self.evicted), ("full", self.held - sinks))
+        return [(fate, count) for fate, count in fates if count]
+
+
+class SinkCache(Cache):
+    """Keep the first `num_sink_tokens` ("attention sinks") and the latest tokens, `window_length` in all.
+
+    With `config` the sinks are rotated to stay next to the window, for every RoPE type of fixed frequencies; without
+    one they keep their rotation, and a warning says so once. Lossy once seen > window_length. Layers that the model
+    itself gives a sliding window keep that window. Not for left-padded batches: the padding would become the sinks.
+    Source: Xiao et al. 2023, arXiv 2309.17453, section 3.2. Raises ValueError, with the reason, on a model whose
+    positions cannot be rotated and on num_sink_tokens >= window_length.
+    """
+
+    name = "sink"
+
+    def __init__(self, window_length: int = 256, num_sink_tokens: int = 4, config: PreTrainedConfig | None = None):
+        self.window_length, self.num_sink_tokens = window_length, num_sink_tokens
+        SinkLayer(window_length, num_sink_tokens)  # raises on bad values now, not at the first token
+        if config is None:
+            warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
+            return super().__init__(None, lambda: SinkLayer(window_length, num_sink_tokens))
+        config = config.get_text_config(decoder=True)
+        reason = misfit(config)
+        if reason:
+            raise ValueError(f"SinkCache: {reason}")
+        rope = rope_for(config, "full_attention")
+        table = {"full_attention": lambda **_: SinkLayer(window_length, num_sink_tokens, rope)}
+        super().__init__(build_layers(config, table | dict.fromkeys(WINDOWED_TYPES, windowed)))
+
+
+def misfit(config: PreTrainedConfig) -> str | None:
+    """Why sinks do not suit this model, or None."""
+    if "full_attention" not in layer_types(config):
+        return f"{config.model_type} has no full-attention layer, and the mask of a model's own window would hide the sinks"
+    try:
+        rope_for(config, "full_attention")
+    except RopeError as error:
+        return f"its keys cannot be re-rotated: {error}"
+    return None
+
+
+def _broken(config: PreTrainedConfig, parameters) -> str | None:
+    window, sinks = parameters["window_length"], parameters["num_sink_tokens"]
+    return None if sinks < window else f"num_sink_tokens must be below window_length, got {sinks} of {window}"
+
+
+def _verify(model, cache: SinkCache) -> None:
+    sinks = [index for index, layer in enumerate(cache.layers) if isinstance(layer, SinkLayer)]
+    verify_rope(model, cache.layers[sinks[0]].rope, sinks)
+
+
+ENTRY = Entry(
+    name="sink",
+    title="Sink",
+    summary="Keeps the first few tokens and a recent window: flat memory, fluent for ever, and the middle is forgotten.",
+    cache_class=SinkCache,
+    make=lambda config, window_length, num_sink_tokens: SinkCache(window_length, num_sink_tokens, config),
+    parameters=(
+        Parameter("window_length", "Window", "int", 256, "Tokens kept in all, sinks included.", minimum=8, maximum=32768, step=8),
+        Parameter("num_sink_tokens", "Sinks", "int", 4, "First tokens kept for ever.", minimum=0, maximum=64),
+    ),
+    lossy=True,
+    can=frozenset({"beam", "continue", "batch", "copy", "stream"}),
+    paper="https://arxiv.org/abs/2309.17453",
+    misfit=misfit,
+    broken=_broken,
+    verify=_verify,
+    label=lambda window_length, num_sink_tokens: f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}",
+)

@@ -1,0 +1,133 @@
+"""SlidingWindowCache: keep the last tokens only, on any model."""
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..cache import WINDOWED_TYPES, Cache, build_layers
+from ..entry import Entry, Parameter
+from ..layer import T, Buffer, Layer
+from ..predict import Shape, predicted_rows
+
+
+class WindowLayer(Layer):
+    """The last `window_length` tokens. Stores keys, values [B, H, held, D], held <= window_length.
+
+    A single token attends to itself and the window_length - 1 before it. A chunk of n tokens attends to the
+    window_length - 1 tokens before the chunk and, causally, to the chunk itself: tokens are evicted between calls. On
+    a model's own sliding-window layers its mask makes every chunking equal; on full attention the chunking matters.
+    """
+
+    stores = {"key_rows": "keys", "value_rows": "values"}
+    is_croppable = False
+    bounded = True
+    key_rows: Buffer
+    value_rows: Buffer
+
+    def __init__(self, window_length: int, is_sliding: bool = False):
+        super().__init__(is_sliding)
+        if window_length < 2:
+            raise ValueError(f"window_length must be at least 2, got {window_length}")
+        self.window_length = window_length
+
+    @property
+    def held(self) -> int:
+        return len(self.key_rows)
+
+    @property
+    def evicted(self) -> int:
+        """Tokens seen and no longer held."""
+        return self.seen - self.held
+
+    @property
+    def crop_floor(self) -> int:
+        return 0 if not self.evicted else min(self.seen, self.evicted + self.window_length - 1)
+
+    def get_max_length(self) -> int:
+        return self.window_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        attended = min(self.held, self.window_length - 1) + query_length
+        return attended, self.seen + query_length - attended
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, n, D]; return what the n tokens attend to, [B, H, min(held, window_length - 1) + n, D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        n = key_states.shape[T]
+        self._evict(max(0, self.held - self.window_length + 1))
+        if n == 1:
+            self._append(key_states, value_states)
+            return self.keys, self.values
+        attended = _joined(self.keys, key_states), _joined(self.values, value_states)
+        self.seen += n
+        self._keep(*attended)
+        return attended
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.key_rows.append(keys)
+        self.value_rows.append(values)
+        self.seen += 1
+
+    def _keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Hold what stays of [B, H, n, D], the tokens a chunk attended to."""
+        self.key_rows.replace(keys[:, :, -self.window_length :])
+        self.value_rows.replace(values[:, :, -self.window_length :])
+
+    def _evict(self, n: int) -> None:
+        """Forget the `n` oldest tokens."""
+        self.key_rows.drop_front(n)
+        self.value_rows.drop_front(n)
+
+    def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
+        """Bytes by kind after one prefill of `tokens`."""
+        return predicted_rows(min(tokens, self.window_length), shape)
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        return [(fate, count) for fate, count in (("evicted", self.evicted), ("full", self.held)) if count]
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        return self.key_rows.view()
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        return self.value_rows.view()
+
+
+def _joined(held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+    return new if held is None or held.shape[T] == 0 else torch.cat([held, new], dim=T)
+
+
+class SlidingWindowCache(Cache):
+    """Keep the last `window_length` tokens in every attention layer; without one, the model's own sliding window.
+
+    Lossy on full-attention layers once seen > window_length, and without sinks a model may lose its thread there:
+    see SinkCache. Raises ValueError when there is neither a window_length nor a config with one.
+    """
+
+    name = "sliding_window"
+
+    def __init__(self, config: PreTrainedConfig | None = None, *, window_length: int | None = None):
+        text = None if config is None else config.get_text_config(decoder=True)
+        window_length = window_length or getattr(text, "sliding_window", None)
+        if not window_length:
+            raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
+        table = {"full_attention": lambda **_: WindowLayer(window_length)}
+        table |= dict.fromkeys(WINDOWED_TYPES, lambda sliding_window, **_: WindowLayer(min(window_length, sliding_window), True))
+        super().__init__(None if text is None else build_layers(text, table), lambda: WindowLayer(window_length))
+
+
+ENTRY = Entry(
+    name="sliding_window",
+    title="Sliding window",
+    summary="Keeps the most recent tokens and forgets the rest, so memory stays flat however long you talk.",
+    cache_class=SlidingWindowCache,
+    make=lambda config, window_length: SlidingWindowCache(config, window_length=window_length),
+    parameters=(
+        Parameter("window_length", "Window", "int", 256, "Tokens kept, the newest included.", minimum=8, maximum=32768, step=8),
+    ),
+    lossy=True,
+    can=frozenset({"beam", "continue", "batch", "copy", "stream"}),
+    paper="https://arxiv.org/abs/2004.05150",
+    label=lambda window_length: f"Window {window_length}",
+)

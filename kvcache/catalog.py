@@ -1,0 +1,59 @@
+"""Every cache as data: the single source of menus, forms, reasons, tables and tests. A new cache is one new file."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+import torch
+
+from . import caches
+from .cache import Cache, decoder_config
+from .entry import Entry
+from .memory import LayerMemory, Memory
+from .predict import predict_layer, shapes_of
+
+ORDER = ("dynamic", "static", "sliding_window", "sink", "quantized")
+
+
+def _find_entries() -> dict[str, Entry]:
+    modules = (importlib.import_module(f"{caches.__name__}.{module.name}") for module in pkgutil.iter_modules(caches.__path__))
+    entries = {module.ENTRY.name: module.ENTRY for module in modules if hasattr(module, "ENTRY")}
+    return dict(sorted(entries.items(), key=lambda item: ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)))
+
+
+ENTRIES: Mapping[str, Entry] = _find_entries()
+
+
+def entry(name: str) -> Entry:
+    """The entry called `name`; ValueError lists the names there are."""
+    if name not in ENTRIES:
+        raise ValueError(f"no cache is called {name!r}; there are {', '.join(ENTRIES)}")
+    return ENTRIES[name]
+
+
+def create(name: str, model_or_config, **parameters) -> Cache:
+    """A fresh cache by name for a model or its config: `create("sink", model, window_length=256)`.
+
+    Given a model, a cache that re-rotates keys is first checked against two short forwards of it. Raises ValueError
+    on an unknown name, on values that are out of range and on a cache that does not fit the model, with the reason.
+    """
+    cache = entry(name).build(model_or_config, **parameters)
+    if isinstance(model_or_config, torch.nn.Module):
+        entry(name).verify(model_or_config, cache)
+    return cache
+
+
+def predict_memory(name: str, model_or_config, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, **parameters) -> Memory:
+    """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
+
+    Token by token the used bytes are the same and the reserved ones may differ by a growth step. Raises ValueError as
+    `create` does, on tokens beyond a capacity, and for layers with no closed form.
+    """
+    config = decoder_config(model_or_config)
+    cache = create(name, config, **parameters)
+    if cache.capacity is not None and tokens > cache.capacity:
+        raise ValueError(f"{name} has room for {cache.capacity} tokens, asked about {tokens}")
+    dtype = dtype or getattr(model_or_config, "dtype", None) or torch.float32
+    shapes = shapes_of(config, batch_size, dtype.itemsize)
+    layers = tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes))
+    return Memory(layers, {})

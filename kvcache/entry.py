@@ -1,0 +1,121 @@
+"""The shape of a catalog entry: a cache as data, from which forms, reasons, tables and tests are made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from .cache import Cache, decoder_config
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "choice" (choices) or "bool"."""
+
+    name: str
+    label: str
+    kind: str
+    default: Any
+    help: str
+    minimum: int | None = None
+    maximum: int | None = None
+    step: int = 1
+    choices: tuple = ()
+
+    def check(self, value: Any) -> Any:
+        """The value in its own type, or ValueError naming the parameter, the value and what would do."""
+        if self.kind == "bool":
+            return self._checked_bool(value)
+        return self._checked_choice(value) if self.kind == "choice" else self._checked_int(value)
+
+    def _checked_bool(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.name} must be true or false, got {value!r}")
+        return value
+
+    def _checked_choice(self, value: Any) -> Any:
+        for choice in self.choices:
+            if str(choice).lower() == str(value).lower():
+                return choice
+        raise ValueError(f"{self.name} must be one of {', '.join(map(str, self.choices))}, got {value!r}")
+
+    def _checked_int(self, value: Any) -> int:
+        whole = _as_int(value)
+        if whole is None or not self.minimum <= whole <= self.maximum:
+            raise ValueError(f"{self.name} must be a whole number from {self.minimum} to {self.maximum}, got {value!r}")
+        return whole
+
+
+def _as_int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(value) if int(value) == float(value) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cache on offer.
+
+    `make(config, **parameters)` builds it; `misfit(config)` says in a sentence why it does not suit a model, or None;
+    `broken(config, parameters)` says which combination of values cannot be, or None; `missing()` why it cannot run here;
+    `verify(model, cache)` checks a new cache against the model itself and raises ValueError.
+    `can`: the operations it claims, each tested both ways.
+    """
+
+    name: str
+    title: str
+    summary: str
+    cache_class: type[Cache]
+    make: Callable[..., Cache]
+    parameters: tuple[Parameter, ...] = ()
+    lossy: bool = False
+    can: frozenset[str] = frozenset()
+    paper: str | None = None
+    misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None
+    broken: Callable[[PreTrainedConfig, Mapping[str, Any]], str | None] = lambda config, parameters: None
+    missing: Callable[[], str | None] = lambda: None
+    choice_reasons: Callable[[str, PreTrainedConfig, Mapping[str, Any]], dict[Any, str]] = lambda name, config, values: {}
+    verify: Callable[[Any, Cache], None] = lambda model, cache: None
+    label: Callable[..., str] | None = field(default=None)
+
+    def fits(self, config) -> str | None:
+        """None, or a sentence why this cache does not suit the model."""
+        return self.misfit(decoder_config(config))
+
+    def unavailable(self) -> str | None:
+        """None, or "unavailable because ..."."""
+        reason = self.missing()
+        return None if reason is None else f"unavailable because {reason}"
+
+    def disabled_choices(self, parameter: str, config, **values) -> dict[Any, str]:
+        """choice -> why it cannot be taken for this model on this machine, given the other parameters' values."""
+        return self.choice_reasons(parameter, decoder_config(config), {**self.defaults(), **values})
+
+    def defaults(self) -> dict[str, Any]:
+        return {parameter.name: parameter.default for parameter in self.parameters}
+
+    def check(self, config, **parameters) -> dict[str, Any]:
+        """Every parameter, defaults filled in. Raises ValueError naming what is wrong and what would do."""
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name in parameters:
+            if name not in known:
+                takes = ", ".join(known) or "no parameters"
+                raise ValueError(f"{self.name} has no parameter {name!r}; it takes {takes}")
+        values = {name: known[name].check(parameters.get(name, known[name].default)) for name in known}
+        reason = self.unavailable() or self.fits(config) or self.broken(decoder_config(config), values)
+        if reason:
+            raise ValueError(f"{self.name}: {reason}")
+        return values
+
+    def build(self, config, **parameters) -> Cache:
+        """A fresh cache for this model. Raises ValueError as `check` does."""
+        return self.make(decoder_config(config), **self.check(config, **parameters))
+
+    def describe(self, **parameters) -> str:
+        """A short label with the parameters that matter: "Sink 4 + 252"."""
+        values = {**self.defaults(), **parameters}
+        return self.label(**values) if self.label else self.title

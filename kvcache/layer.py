@@ -1,0 +1,285 @@
+"""One attention layer's cache: the buffers it holds, and every operation that follows from them.
+
+A layer names its buffers in `stores` (attribute -> kind of byte); bytes, copies, reset, beam reorder, repeat, select
+and device moves are derived from that statement, so a new layer writes `update` and little else.
+"""
+
+import copy
+from typing import ClassVar
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+# The axes of keys and values everywhere in this library: batch, key/value heads, tokens, head dimension.
+B, H, T, D = 0, 1, 2, 3
+
+
+class CropError(ValueError):
+    """A cache was asked to go back to tokens that it no longer holds."""
+
+
+def capacity_for(rows: int) -> int:
+    """Rows to allocate for `rows` filled ones: 6 to 19 % spare when long, so that growing copies each row about 12 times."""
+    step = max(16, (1 << max(rows, 1).bit_length() - 1) // 8)
+    return -(-(rows + step // 2) // step) * step
+
+
+class Buffer:
+    """A tensor [B, H, capacity, D] filled along T from `start` to `stop`, appended to without copying its history.
+
+    Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows.
+    """
+
+    def __init__(self, capacity: int | None = None):
+        self.data: torch.Tensor | None = None
+        self.start = self.stop = 0
+        self.capacity = capacity
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def view(self) -> torch.Tensor | None:
+        """The filled rows [B, H, len, D], sharing storage; None before the first append."""
+        return None if self.data is None else self.data[:, :, self.start : self.stop]
+
+    def append(self, rows: torch.Tensor) -> None:
+        """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
+        if torch.is_grad_enabled() and rows.requires_grad:
+            return self._append_differentiably(rows)
+        n = rows.shape[T]
+        if self.data is None or self.stop + n > self.data.shape[T]:
+            self._make_room(rows, n)
+        data = self.data
+        if data.shape[B] != rows.shape[B] or data.shape[H] != rows.shape[H] or data.dtype != rows.dtype:
+            raise ValueError(_mismatch(data, rows))
+        stop = self.stop + n
+        data[:, :, self.stop : stop] = rows
+        self.stop = stop
+
+    def replace(self, rows: torch.Tensor) -> None:
+        """Hold `rows`, which must not be a view of this buffer, and nothing else."""
+        self.start = self.stop = 0
+        self.append(rows)
+
+    def shrink(self, rows: int) -> None:
+        """Give back storage beyond what `rows` ask for, as after a long prompt; `rows` is at least what is filled."""
+        if self.data is not None and self.data.shape[T] > capacity_for(rows):
+            self.data = _moved(self.view(), capacity_for(rows))
+            self.start, self.stop = 0, self.stop - self.start
+
+    def _append_differentiably(self, rows: torch.Tensor) -> None:
+        """Concatenate instead of writing in place, so that gradients reach every appended row."""
+        self.data = rows if not len(self) else torch.cat([self.view(), rows], dim=T)
+        self.start, self.stop = 0, self.data.shape[T]
+
+    def _make_room(self, rows: torch.Tensor, n: int) -> None:
+        live = self.view() if len(self) else None
+        need = len(self) + n
+        capacity = capacity_for(need) if self.capacity is None else self.capacity
+        if need > capacity:
+            raise ValueError(f"a buffer of {capacity} tokens holds {len(self)} and cannot take {n} more")
+        if live is None:
+            self.data = self.data if self._fits(rows, capacity) else new_rows(rows, capacity)
+        elif self.data.shape[T] >= capacity:
+            self.data[:, :, : len(self)] = live.clone()  # slide to the front of the same storage
+        else:
+            self.data = _moved(live, capacity)
+        self.start, self.stop = 0, self.stop - self.start
+
+    def _fits(self, rows: torch.Tensor, capacity: int) -> bool:
+        """Can `rows` go into the storage that is there? Asked when it is empty."""
+        data = self.data
+        return data is not None and data.shape == (rows.shape[B], rows.shape[H], max(capacity, data.shape[T]), rows.shape[D]) and data.dtype == rows.dtype
+
+    def drop_front(self, n: int) -> None:
+        self.start += n
+
+    def drop_back(self, n: int) -> None:
+        self.stop -= n
+
+    def clear(self) -> None:
+        """Forget every row and free the storage."""
+        self.data, self.start, self.stop = None, 0, 0
+
+    def select(self, index: torch.Tensor) -> None:
+        """Keep the batch rows `index` (LongTensor or BoolTensor), in that order, repeats allowed."""
+        self._replace(self.view()[index.to(self.data.device)] if self.data is not None else None)
+
+    def repeat(self, repeats: int) -> None:
+        """Repeat each batch row `repeats` times in place: a, b -> a, a, b, b."""
+        self._replace(self.view().repeat_interleave(repeats, dim=B) if self.data is not None else None)
+
+    def to(self, device: torch.device | str) -> None:
+        if self.data is not None:
+            self.data = self.data.to(device)
+
+    def _replace(self, rows: torch.Tensor | None) -> None:
+        if rows is None:
+            return
+        if rows.shape[B] != self.data.shape[B]:
+            self.data = new_rows(rows, self.data.shape[T])
+        self.data[:, :, self.start : self.stop] = rows
+
+    def __deepcopy__(self, memo) -> "Buffer":
+        other = Buffer(self.capacity)
+        if self.data is not None:
+            other.data = _moved(self.view().detach(), max(len(self), 1) if self.capacity is None else self.capacity)
+            other.stop = len(self)
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the filled rows."""
+        return 0 if self.data is None else len(self) * self.row_nbytes
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """Bytes allocated beyond the filled rows."""
+        return 0 if self.data is None else (self.data.shape[T] - len(self)) * self.row_nbytes
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row over the whole batch and all heads."""
+        shape = self.data.shape
+        return shape[B] * shape[H] * shape[D] * self.data.element_size()
+
+
+def _moved(rows: torch.Tensor, capacity: int) -> torch.Tensor:
+    """A copy of `rows` [B, H, n, D] in new storage of `capacity` rows."""
+    target = new_rows(rows, capacity)
+    target[:, :, : rows.shape[T]] = rows
+    return target
+
+
+def new_rows(like: torch.Tensor, capacity: int) -> torch.Tensor:
+    """Zeros [B, H, capacity, D] of `like`'s dtype and device, usable inside and outside torch.inference_mode."""
+    with torch.inference_mode(False):
+        return torch.zeros((like.shape[B], like.shape[H], capacity, like.shape[D]), dtype=like.dtype, device=like.device)
+
+
+def _mismatch(data: torch.Tensor, rows: torch.Tensor) -> str:
+    def words(t):
+        return f"batch {t.shape[B]}, {t.shape[H]} heads, {t.dtype}"
+
+    return f"this cache holds {words(data)} and was given {words(rows)}; reset() it, or make a new cache"
+
+
+class Layer(CacheLayerMixin):
+    """Base of our attention layers. `stores` names the Buffer attributes and the kind of byte each one holds."""
+
+    stores: ClassVar[dict[str, str]] = {}
+    bounded: ClassVar[bool] = False  # does the storage stop growing?
+
+    def __init__(self, is_sliding: bool = False):
+        # keys and values are properties here, so the mixin's own __init__, which assigns them, is not called.
+        self.is_sliding = is_sliding  # does the *model* mask this layer with a sliding window?
+        self.is_initialized = False
+        self.seen = 0
+        for name in self.stores:
+            setattr(self, name, Buffer())
+
+    def buffers(self) -> dict[str, Buffer]:
+        return {name: getattr(self, name) for name in self.stores}
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Take shapes, dtype and device from the first keys and values; length 0 is fine."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.batch_size = key_states.shape[B]
+        self.is_initialized = True
+
+    def get_seq_length(self) -> int:
+        """Tokens seen."""
+        return self.seen
+
+    def get_max_length(self) -> int:
+        """Largest number of tokens the layer can see; -1 for no limit."""
+        return -1
+
+    @property
+    def held(self) -> int:
+        """Tokens stored."""
+        return self.seen
+
+    @property
+    def crop_floor(self) -> int:
+        """Smallest length that `crop` can go back to now."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(kv_length, kv_offset) of the attention that the next `query_length` tokens will do."""
+        return self.seen + query_length, 0
+
+    def crop(self, tokens: int) -> None:
+        """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.
+
+        Raises CropError when the tokens to go back to are no longer held; nothing has changed then.
+        """
+        length = target_length(self.seen, tokens)
+        if length == self.seen:
+            return
+        if length < self.crop_floor:
+            raise CropError(
+                f"cannot go back to {length} tokens: of {self.seen} seen, {type(self).__name__} can drop at most the last "
+                f"{self.seen - self.crop_floor}; reset() and feed the tokens again instead"
+            )
+        self._crop_to(length)
+        self.seen = length
+
+    def _crop_to(self, length: int) -> None:
+        for buffer in self.buffers().values():
+            buffer.drop_back(self.seen - length)
+
+    def reset(self) -> None:
+        """Forget all tokens; the next `update` may bring another batch size."""
+        for buffer in self.buffers().values():
+            buffer.clear()
+        self.seen, self.is_initialized = 0, False
+        self.__dict__.pop("batch_size", None)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Row i becomes a copy of row beam_idx[i]."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all)."""
+        if self.is_initialized:
+            for buffer in self.buffers().values():
+                buffer.select(indices)
+            self.batch_size = int(indices.sum()) if indices.dtype == torch.bool else indices.shape[0]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
+        if self.is_initialized:
+            for buffer in self.buffers().values():
+                buffer.repeat(repeats)
+            self.batch_size *= repeats
+
+    def to(self, device: torch.device | str) -> None:
+        """Move all storage."""
+        for buffer in self.buffers().values():
+            buffer.to(device)
+
+    def offload(self) -> None:
+        self.to("cpu")
+
+    def prefetch(self) -> None:
+        if self.is_initialized:
+            self.to(self.device)
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
+        return [("full", self.seen)] if self.seen else []
+
+    def __deepcopy__(self, memo) -> "Layer":
+        other = object.__new__(type(self))
+        memo[id(self)] = other
+        for name, value in self.__dict__.items():
+            setattr(other, name, copy.deepcopy(value, memo))
+        return other
+
+
+def target_length(seen: int, tokens: int) -> int:
+    """The length that `crop(tokens)` means: positive keeps, negative removes, 0 leaves; never more than `seen`."""
+    if tokens < -seen:
+        raise CropError(f"cannot remove {-tokens} tokens from a cache that has seen {seen}")
+    return min(tokens, seen) if tokens > 0 else seen + tokens

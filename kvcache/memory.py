@@ -1,0 +1,177 @@
+"""What a cache really costs: bytes counted from the storage its tensors live on, by layer, by kind and by device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+import transformers
+from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticLayer
+
+from .cache import held_by
+from .layer import Layer
+
+# Every kind of byte, in the order in which charts stack them. "state" is a linear-attention layer's; "reserved" is
+# allocated and not (or no longer) used.
+KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """Bytes of one layer, by kind."""
+
+    keys: int = 0
+    values: int = 0
+    scales: int = 0
+    residual: int = 0
+    state: int = 0
+    reserved: int = 0
+
+    @property
+    def used(self) -> int:
+        return self.total - self.reserved
+
+    @property
+    def total(self) -> int:
+        return self.keys + self.values + self.scales + self.residual + self.state + self.reserved
+
+    def as_dict(self) -> dict[str, int]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a cache: `layers` by kind, `devices` by device name."""
+
+    layers: tuple[LayerMemory, ...]
+    devices: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(layer.total for layer in self.layers)
+
+    @property
+    def used(self) -> int:
+        return sum(layer.used for layer in self.layers)
+
+    def by_kind(self) -> dict[str, int]:
+        return {kind: sum(getattr(layer, kind) for layer in self.layers) for kind in KINDS}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Host integers about a cache at one moment: tokens seen and held, bytes by layer."""
+
+    seen: int
+    held: int
+    layers: tuple[LayerMemory, ...]
+    held_by_layer: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(layer.total for layer in self.layers)
+
+
+def measure_memory(cache: transformers.Cache) -> Memory:
+    """Real bytes of any transformers cache, each storage counted once, encoder-decoder caches side after side.
+
+    A view counts as used where it looks and as reserved where its storage goes on. Raises TypeError on other objects.
+    """
+    counted: set[int] = set()
+    devices: dict[str, int] = {}
+    layers = tuple(_measure_layer(layer, counted, devices) for layer in layers_of(cache))
+    return Memory(layers, devices)
+
+
+def take_snapshot(cache: transformers.Cache) -> Snapshot:
+    """`measure_memory` cheap enough for every token: our layers answer from shapes, without touching a tensor."""
+    layers = layers_of(cache)
+    held = tuple(held_by(layer) for layer in layers)
+    memory = tuple(_quick_bytes(layer) if isinstance(layer, Layer) else _measure_layer(layer, set(), {}) for layer in layers)
+    return Snapshot(seen_by(cache), max(held, default=0), memory, held)
+
+
+def seen_by(cache: transformers.Cache) -> int:
+    """Tokens a cache has seen; 0 for one that keeps no count, such as a pure state-space cache."""
+    try:
+        return int(cache.get_seq_length())
+    except ValueError:
+        return 0
+
+
+def layers_of(cache: transformers.Cache) -> list:
+    """The layers of a cache; of an encoder-decoder cache, the decoder's own and then the cross-attention's."""
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return [*cache.self_attention_cache.layers, *cache.cross_attention_cache.layers]
+    if not isinstance(cache, transformers.Cache):
+        raise TypeError(f"expected a transformers Cache, got {type(cache).__name__}")
+    return list(cache.layers)
+
+
+def _quick_bytes(layer: Layer) -> LayerMemory:
+    amounts = dict.fromkeys(KINDS, 0)
+    for name, kind in layer.stores.items():
+        buffer = getattr(layer, name)
+        amounts[kind] += buffer.nbytes
+        amounts["reserved"] += buffer.reserved_nbytes
+    return LayerMemory(**amounts)
+
+
+def _measure_layer(layer, counted: set[int], devices: dict[str, int]) -> LayerMemory:
+    amounts = dict.fromkeys(KINDS, 0)
+    for kind, tensor in _tensors_of(layer):
+        storage = tensor.untyped_storage()
+        if tensor.numel() == 0 and storage.nbytes() == 0 or storage.data_ptr() in counted:
+            continue
+        counted.add(storage.data_ptr())
+        used = min(tensor.numel() * tensor.element_size(), storage.nbytes())
+        amounts[kind] += used
+        amounts["reserved"] += storage.nbytes() - used
+        devices[str(tensor.device)] = devices.get(str(tensor.device), 0) + storage.nbytes()
+    return LayerMemory(**amounts)
+
+
+def _tensors_of(layer) -> Iterator[tuple[str, torch.Tensor]]:
+    """(kind, tensor) for everything a layer, ours or native, keeps for its tokens."""
+    if isinstance(layer, Layer):
+        for name, kind in layer.stores.items():
+            if getattr(layer, name).data is not None:
+                yield kind, getattr(layer, name).view()
+        return
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        for state in (*layer.conv_states.values(), *layer.recurrent_states.values()):
+            if state is not None:
+                yield "state", state
+    if isinstance(layer, StaticLayer) and layer.is_initialized:
+        yield "keys", layer.keys[:, :, : held_by(layer)]
+        yield "values", layer.values[:, :, : held_by(layer)]
+        return
+    quantized = hasattr(layer, "_quantized_keys")
+    yield from _native(layer, "keys", "residual" if quantized else "keys")
+    yield from _native(layer, "values", "residual" if quantized else "values")
+    yield from _native(layer, "_quantized_keys", "keys")
+    yield from _native(layer, "_quantized_values", "values")
+    yield from _native(layer, "indexer_keys", "keys")
+
+
+def _native(layer, attribute: str, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+    held = getattr(layer, attribute, None)
+    if isinstance(held, tuple):  # upstream's HQQ and fp8 layers: (codes, {scale, zero, ...}) or (codes, scale)
+        codes, meta = held
+        yield kind, codes
+        parts = meta.values() if isinstance(meta, dict) else (meta,)
+        yield from (("scales", part) for part in parts if isinstance(part, torch.Tensor))
+    elif isinstance(held, torch.Tensor) and hasattr(held, "__tensor_flatten__") and type(held) is not torch.Tensor:
+        yield from _unwrapped(held, kind)
+    elif isinstance(held, torch.Tensor):
+        yield kind, held
+
+
+def _unwrapped(tensor: torch.Tensor, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The plain tensors inside a wrapper such as quanto's: codes as `kind`, scales and shifts as scales."""
+    for name in tensor.__tensor_flatten__()[0]:
+        inner = getattr(tensor, name)
+        inner_kind = kind if name in ("_data", "data") else "scales"
+        if hasattr(inner, "__tensor_flatten__") and type(inner) is not torch.Tensor:
+            yield from _unwrapped(inner, inner_kind)
+        else:
+            yield inner_kind, inner

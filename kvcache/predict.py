@@ -1,0 +1,66 @@
+"""What a cache will cost, from the config alone: closed forms, checked against measured storage by the tests."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedConfig
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, StaticSlidingWindowLayer
+
+from .layer import Layer, capacity_for
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one layer's keys and values look like: `itemsize` bytes an element before any quantisation."""
+
+    batch: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    itemsize: int
+
+    @property
+    def key_nbytes(self) -> int:
+        """Bytes of one token's keys in full precision, over batch and heads."""
+        return self.batch * self.heads * self.key_dim * self.itemsize
+
+    @property
+    def value_nbytes(self) -> int:
+        return self.batch * self.heads * self.value_dim * self.itemsize
+
+    @property
+    def token_nbytes(self) -> int:
+        return self.key_nbytes + self.value_nbytes
+
+
+def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape]:
+    """The Shape of each layer of a text decoder's config."""
+    return [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
+
+
+def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
+    if getattr(config, "qk_nope_head_dim", None) is not None:  # latent attention, cached expanded
+        key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+        return Shape(batch, config.num_attention_heads, key_dim, config.v_head_dim, itemsize)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Shape(batch, heads, dim, dim, itemsize)
+
+
+def predicted_rows(tokens: int, shape: Shape) -> dict[str, int]:
+    """Bytes by kind of `tokens` in full precision in growing buffers."""
+    spare = capacity_for(tokens) - tokens if tokens else 0
+    return {"keys": tokens * shape.key_nbytes, "values": tokens * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
+
+
+def predict_layer(layer, tokens: int, shape: Shape) -> dict[str, int]:
+    """Bytes by kind after one prefill of `tokens`. Raises ValueError for layers whose states have no closed form here."""
+    if isinstance(layer, Layer):
+        return layer.predict(tokens, shape)
+    if isinstance(layer, DummyLayer):
+        return {}
+    if isinstance(layer, StaticSlidingWindowLayer):
+        held = min(tokens, layer.max_cache_len)
+        spare = layer.max_cache_len - held
+        return {"keys": held * shape.key_nbytes, "values": held * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
+    what = "key and value" if isinstance(layer, CacheLayerMixin) else "state"
+    raise ValueError(f"the {what} bytes of a {type(layer).__name__} are not predicted, only measured")

@@ -1,0 +1,127 @@
+"""Rotate keys by a distance, for every rotary position embedding whose frequencies do not depend on length.
+
+RoPE attention depends on distances alone, so a key moved forward by d positions is the key rotated by d * frequency.
+Source: Su et al. 2021, arXiv 2104.09864. Frequencies come from the model's own rotary module, whatever its type.
+"""
+
+import importlib
+import inspect
+import weakref
+from dataclasses import dataclass
+
+import torch
+import transformers
+from transformers import PreTrainedConfig
+
+# transformers' names of the RoPE types with fixed frequencies. "dynamic" and "longrope" change theirs with length.
+FIXED_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
+
+
+class RopeError(ValueError):
+    """The keys of this model cannot be rotated by a distance."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """`frequencies` [rotary_dim / 2] in radians a token, float64; `interleaved`: pairs are neighbours, not halves."""
+
+    frequencies: torch.Tensor
+    interleaved: bool = False
+
+    def rotate(self, keys: torch.Tensor, distance: int) -> torch.Tensor:
+        """Keys [..., head_dim] moved `distance` tokens forward; dims beyond the rotary part are left alone."""
+        angles = self.frequencies.to(keys.device) * distance  # float64: exact to 1e-9 rad at a million tokens
+        cos, sin = angles.cos().float(), angles.sin().float()
+        width = 2 * len(self.frequencies)
+        turned, rest = keys[..., :width].float(), keys[..., width:]
+        if self.interleaved:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = turned.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return torch.cat((turned.to(keys.dtype), rest), dim=-1)
+
+
+def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Rope:
+    """The rotation of this config's `layer_type` layers. Raises RopeError, with the reason, where there is none."""
+    rope_type = _rope_type(config, layer_type)
+    if rope_type not in FIXED_TYPES:
+        raise RopeError(f"its RoPE type '{rope_type}' changes frequencies with length; of fixed types: {', '.join(FIXED_TYPES)}")
+    if _has_layers_without_rope(config):
+        raise RopeError(f"some attention layers of {config.model_type} carry no positions, so keys cannot all be rotated alike")
+    module = _modeling_module(config)
+    rotary = _rotary_class(module)
+    if rotary is None or not hasattr(module, "rotate_half"):
+        raise RopeError(f"{config.model_type} has no rotary position embedding")
+    embedding = rotary(config)
+    frequencies = getattr(embedding, f"{layer_type}_inv_freq", None)
+    frequencies = embedding.inv_freq if frequencies is None else frequencies
+    if 2 * len(frequencies) > _head_dim(config):
+        raise RopeError(f"{config.model_type} rotates {2 * len(frequencies)} dims of a head of {_head_dim(config)}")
+    return Rope(frequencies.detach().double().cpu(), _is_interleaved(module))
+
+
+def verify_rope(model, rope: Rope, layers: list[int]) -> None:
+    """Check on the model itself that `rope` moves the keys of `layers`: two forwards of six tokens, seven positions apart.
+
+    Moving every token moves every key by the same rotation and changes nothing else, in any layer of a model whose
+    only positions are RoPE's. Raises RopeError where that does not hold. Each model is checked once.
+    """
+    if model in _verified:
+        return
+    ids = torch.arange(6, device=model.device)[None] + 3
+    here, there = (_keys_at(model, ids, start) for start in (0, 7))
+    for layer in layers:
+        moved, expected = rope.rotate(here[layer], 7).float(), there[layer].float()
+        if (moved - expected).norm() > 0.05 * expected.norm():  # bf16 rounds to 1 %, a wrong rotation is off by 100 %
+            raise RopeError(f"layer {layer} of this {model.config.model_type} does not move its keys by its RoPE frequencies alone")
+    _verified.add(model)
+
+
+_verified: weakref.WeakSet = weakref.WeakSet()
+
+
+@torch.no_grad()
+def _keys_at(model, ids: torch.Tensor, start: int) -> list[torch.Tensor | None]:
+    cache = transformers.DynamicCache(config=model.config)
+    positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+    model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True)
+    return [getattr(layer, "keys", None) for layer in cache.layers]
+
+
+def _rope_type(config: PreTrainedConfig, layer_type: str) -> str:
+    parameters = getattr(config, "rope_parameters", None)
+    if not parameters:
+        raise RopeError(f"{config.model_type} has no rotary position embedding in its config")
+    parameters = parameters.get(layer_type, parameters)
+    return parameters.get("rope_type", "default")
+
+
+def _has_layers_without_rope(config: PreTrainedConfig) -> bool:
+    flags = getattr(config, "no_rope_layers", None) or []
+    return not all(flags) or config.model_type in ("cohere2", "exaone4", "llama4_text")
+
+
+def _modeling_module(config: PreTrainedConfig):
+    package = type(config).__module__.rsplit(".", 1)
+    try:
+        return importlib.import_module(f"{package[0]}.{package[1].replace('configuration_', 'modeling_')}")
+    except ImportError as error:
+        raise RopeError(f"no modeling file found for {config.model_type}: {error}") from error
+
+
+def _rotary_class(module):
+    for name, member in inspect.getmembers(module, inspect.isclass):
+        if name.endswith("RotaryEmbedding") and "Vision" not in name and member.__module__ == module.__name__:
+            return member
+    return None
+
+
+def _is_interleaved(module) -> bool:
+    """rotate_half of (0, 1, 2, 3) is (-2, -3, 0, 1) by halves and (-1, 0, -3, 2) by neighbours."""
+    return module.rotate_half(torch.arange(4.0))[0].item() == -1.0
+
+
+def _head_dim(config: PreTrainedConfig) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -1,0 +1,316 @@
+"""Every cache gives the logits of a run without a cache, or of the slow obvious formula of what it forgets."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from architectures import ARCHITECTURES, ROTARY, WINDOW, chunks, logits_with_cache, logits_without_cache, model_of, token_ids
+
+import kvcache
+from kvcache import DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
+
+# fp32 sums in another order: 1e-4 on logits of about 10 is rounding, a wrong token or position is off by 1 and more.
+CLOSE = dict(atol=2e-4, rtol=1e-4)
+TOKENS = 90
+
+
+def build(name, model, tokens=TOKENS):
+    """Each cache wide enough to lose nothing over `tokens`, where it can be; None where it does not fit."""
+    parameters = {"static": {"max_cache_len": 96}, "sliding_window": {"window_length": 512}, "sink": {"window_length": 512}}
+    parameters["quantized"] = {"residual_length": 512}
+    if kvcache.ENTRIES[name].fits(model.config):
+        return None
+    return kvcache.create(name, model, **parameters.get(name, {}))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_nothing_is_lost_while_everything_is_kept(name, architecture, seed):
+    model, ids = model_of(architecture), token_ids(2, TOKENS, seed)
+    cache = build(name, model)
+    if cache is None:
+        with pytest.raises(ValueError, match="full-attention|re-rotated"):
+            kvcache.create(name, model)
+        return
+    ours = logits_with_cache(model, ids, cache, chunks(TOKENS, seed))
+    torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE)
+    assert cache.get_seq_length() == TOKENS
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "quantized"])
+def test_state_space_layers_keep_their_native_cache(name):
+    model, ids = model_of("jamba"), token_ids(2, 40)
+    cache = build(name, model)
+    ours = logits_with_cache(model, ids, cache, [(0, 30), *((i, i + 1) for i in range(30, 40))])
+    torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE)
+
+
+def test_a_cache_without_a_config_fills_its_layers_as_they_come():
+    model, ids = model_of("llama"), token_ids(1, 50)
+    ours = logits_with_cache(model, ids, DynamicCache(), chunks(50, 4))
+    torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE)
+
+
+def window_mask(bounds, window, sinks=0):
+    """[T, T], True where a query may look: the window before its chunk, the chunk up to itself, and the sinks."""
+    total = bounds[-1][1]
+    mask = torch.zeros(total, total, dtype=torch.bool)
+    for start, stop in bounds:
+        for query in range(start, stop):
+            mask[query, max(0, start - window + 1) : query + 1] = True
+            mask[query, : min(sinks, query + 1)] = True
+    return mask
+
+
+def additive(mask):
+    return torch.where(mask, 0.0, torch.finfo(torch.float32).min)[None, None]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("window", [8, 17, 40])
+def test_a_sliding_window_equals_the_same_mask_without_a_cache(window, seed):
+    model, ids, bounds = model_of("llama"), token_ids(2, 150, seed), chunks(150, seed)
+    ours = logits_with_cache(model, ids, SlidingWindowCache(model.config, window_length=window), bounds)
+    theirs = logits_without_cache(model, ids, attention_mask=additive(window_mask(bounds, window)).expand(2, -1, -1, -1))
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma2", "gemma3"])
+def test_a_models_own_window_is_kept_exactly_over_any_chunking(architecture):
+    model, ids = model_of(architecture), token_ids(1, 4 * WINDOW)
+    cache = DynamicCache(model.config)
+    torch.testing.assert_close(logits_with_cache(model, ids, cache, chunks(4 * WINDOW, 5)), logits_without_cache(model, ids), **CLOSE)
+    assert min(kvcache.cache.held_by(layer) for layer in cache.layers) == WINDOW
+
+
+def sink_oracle(model, ids, bounds, window, sinks):
+    """One layer only: recompute each chunk afresh from the sinks, the window before it and itself, side by side."""
+    pieces = []
+    for start, stop in bounds:
+        kept = max(0, min(start, window - 1) - sinks)
+        first = ids[:, : min(start, sinks)]
+        recent = ids[:, max(start - kept, first.shape[1]) : start]
+        seen = torch.cat([first, recent, ids[:, start:stop]], dim=1)
+        pieces.append(logits_without_cache(model, seen)[:, first.shape[1] + recent.shape[1] :])
+    return torch.cat(pieces, dim=1)
+
+
+@pytest.mark.parametrize("sinks,window", [(4, 20), (0, 16), (1, 33), (7, 8)])
+@pytest.mark.parametrize("architecture", ROTARY)
+def test_rotating_the_sinks_equals_recomputing_the_window_afresh(architecture, sinks, window):
+    model, ids, bounds = model_of(architecture, layers=1), token_ids(2, 120, 6), chunks(120, 6)
+    cache = kvcache.create("sink", model, window_length=window, num_sink_tokens=sinks)
+    torch.testing.assert_close(logits_with_cache(model, ids, cache, bounds), sink_oracle(model, ids, bounds, window, sinks), **CLOSE)
+    assert cache.held_length() == window and cache.get_seq_length() == 120
+
+
+def test_sinks_stay_exact_over_a_long_stream():
+    """20 windows of single tokens: rotating from the first keys anew each time leaves no drift."""
+    model, ids = model_of("llama", layers=1), token_ids(1, 330, 7)
+    bounds = [(i, i + 1) for i in range(330)]
+    ours = logits_with_cache(model, ids, SinkCache(16, 4, model.config), bounds)
+    torch.testing.assert_close(ours, sink_oracle(model, ids, bounds, 16, 4), **CLOSE)
+
+
+def test_sinks_without_a_config_keep_their_rotation_and_say_so():
+    model, ids, bounds = model_of("llama"), token_ids(1, 60), chunks(60, 8)
+    with pytest.warns(UserWarning, match="config=model.config"):
+        cache = SinkCache(window_length=20, num_sink_tokens=4)
+    mask = window_mask(bounds, 20 - 4, sinks=4)
+    ours = logits_with_cache(model, ids, cache, bounds)
+    torch.testing.assert_close(ours, logits_without_cache(model, ids, attention_mask=additive(mask)), **CLOSE)
+
+
+def test_eight_bits_are_close_and_fewer_bits_are_further():
+    model, ids = model_of("llama"), token_ids(2, 200)
+    exact = logits_without_cache(model, ids)
+    errors = {}
+    for nbits in (8, 4, 2):
+        cache = QuantizedCache(model.config, nbits=nbits, residual_length=0, q_group_size=32)
+        ours = logits_with_cache(model, ids, cache, [(0, 150), *((i, i + 1) for i in range(150, 200))])
+        errors[nbits] = ((ours - exact)[:, 150:].norm() / exact[:, 150:].norm()).item()
+    assert errors[8] < 0.01 < errors[4] < errors[2], errors
+
+
+@pytest.mark.parametrize("backend,nbits", [("native", 8), ("native", 4), ("native", 2), ("hqq", 4), ("hqq", 3), ("hqq", 1), ("quanto", 4), ("quanto", 2)])
+def test_other_rows_of_a_batch_change_nothing(backend, nbits):
+    model, bounds = model_of("llama"), [(0, 100), (100, 101), (101, 130)]
+    alone, together = token_ids(1, 130, 1), torch.cat([token_ids(1, 130, 1), token_ids(2, 130, 2)])
+
+    def run(ids):
+        return logits_with_cache(model, ids, QuantizedCache(model.config, backend, nbits, 16, 32), bounds)[:1]
+
+    torch.testing.assert_close(run(together), run(alone), **CLOSE)
+
+
+def test_a_block_is_quantised_once_and_never_again():
+    """Over 100 flushes the first block's codes, scales and minima stay bit for bit what they were."""
+    model = model_of("llama", layers=1)
+    cache = QuantizedCache(model.config, residual_length=0, q_group_size=32)
+    layer, generator = cache.layers[0], torch.Generator().manual_seed(0)
+    first = None
+    for _ in range(101):
+        cache.update(*torch.randn(2, 1, 2, 32, 16, generator=generator), 0)
+        parts = [getattr(layer, name).view()[:, :, :1].clone() for name in layer.stores if "residual" not in name]
+        first = first or parts
+        assert all(torch.equal(a, b) for a, b in zip(first, parts))
+    assert layer.quantized == 101 * 32
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "quantized"])
+def test_cropping_forgets_and_the_rest_goes_on(name):
+    model, ids = model_of("llama"), token_ids(2, 60)
+    cache = build(name, model)
+    logits_with_cache(model, ids, cache, [(0, 60)])
+    cache.crop(-25)
+    assert cache.get_seq_length() == 35
+    cache.crop(30)
+    cache.crop(0)
+    other = torch.cat([ids[:, :30], token_ids(2, 20, 9)], dim=1)
+    ours = logits_with_cache(model, other[:, 30:], cache, [(0, 7), (7, 20)])
+    torch.testing.assert_close(ours, logits_without_cache(model, other)[:, 30:], **CLOSE)
+
+
+def test_quantised_rows_are_reordered_with_their_scales():
+    model, ids = model_of("llama"), token_ids(3, 120)
+    cache = QuantizedCache(model.config, nbits=8, residual_length=16, q_group_size=32)
+    logits_with_cache(model, ids, cache, [(0, 120)])
+    before = [layer.keys.clone() for layer in cache.layers]
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    for layer, keys in zip(cache.layers, before):
+        assert layer.quantized == 96 and torch.equal(layer.keys, keys[[2, 0, 0]])
+
+
+def test_cropping_into_a_quantised_block_brings_its_tokens_back():
+    model, ids = model_of("llama"), token_ids(1, 200)
+    cache = QuantizedCache(model.config, nbits=8, residual_length=16, q_group_size=32)
+    logits_with_cache(model, ids, cache, [(0, 200)])
+    before = [layer.keys.clone() for layer in cache.layers]
+    cache.crop(70)
+    assert cache.token_fates() == [("quantized", 64), ("full", 6)]
+    for layer, keys in zip(cache.layers, before):
+        torch.testing.assert_close(layer.keys, keys[:, :, :70])
+
+
+@pytest.mark.parametrize("name,parameters", [("sliding_window", {"window_length": 16}), ("sink", {"window_length": 16})])
+def test_windows_go_back_one_token_and_refuse_more_without_changing(name, parameters):
+    model, ids = model_of("llama"), token_ids(1, 41)
+    cache = kvcache.create(name, model, **parameters)
+    expected = logits_with_cache(model, ids, cache, [(0, 1), *((i, i + 1) for i in range(1, 41))])[:, -1]
+    assert cache.crop_floor == 40
+    before = [layer.keys.clone() for layer in cache.layers]
+    with pytest.raises(kvcache.CropError, match="cannot go back to 20 of 41"):
+        cache.crop(20)
+    assert all(torch.equal(layer.keys, keys) for layer, keys in zip(cache.layers, before))
+    cache.crop(-1)
+    torch.testing.assert_close(logits_with_cache(model, ids[:, 40:], cache, [(0, 1)])[:, -1], expected, **CLOSE)
+
+
+def test_a_window_that_has_evicted_nothing_can_be_cropped():
+    model, ids = model_of("llama"), token_ids(1, 30)
+    for name in ("sliding_window", "sink"):
+        cache = kvcache.create(name, model, window_length=64)
+        logits_with_cache(model, ids, cache, [(0, 30)])
+        cache.crop(2)
+        ours = logits_with_cache(model, ids[:, 2:], cache, [(0, 28)])
+        torch.testing.assert_close(ours, logits_without_cache(model, ids)[:, 2:], **CLOSE)
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_rows_can_be_reordered_repeated_selected_and_copied(name):
+    model, ids = model_of("llama"), token_ids(3, 60)
+    cache = build(name, model)
+    logits_with_cache(model, ids, cache, [(0, 50), (50, 51)])
+    fork = copy.deepcopy(cache)
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([0, 3]))
+    rows = ids[[2, 0]]
+    ours = logits_with_cache(model, rows[:, 51:], cache, [(0, 1), (1, 9)])
+    torch.testing.assert_close(ours, logits_without_cache(model, rows)[:, 51:], **CLOSE)
+    untouched = logits_with_cache(model, ids[:, 51:], fork, [(0, 9)])
+    torch.testing.assert_close(untouched, logits_without_cache(model, ids)[:, 51:], **CLOSE)
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_a_reset_cache_is_as_good_as_new_even_after_inference_mode(name):
+    model, ids = model_of("llama"), token_ids(2, 40)
+    cache = build(name, model)
+    with torch.inference_mode():
+        model(token_ids(2, 33, 5), past_key_values=cache)
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.held_length() == 0
+    torch.testing.assert_close(logits_with_cache(model, ids, cache, chunks(40, 1)), logits_without_cache(model, ids), **CLOSE)
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_generate_takes_our_caches_and_says_the_same_without(name):
+    model, ids = model_of("llama"), token_ids(2, 30)
+    settings = dict(max_new_tokens=20, do_sample=False, attention_mask=torch.ones_like(ids))
+    with_ours = model.generate(ids, past_key_values=build(name, model), **settings)
+    assert torch.equal(with_ours, model.generate(ids, use_cache=False, **settings))
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "quantized"])
+def test_beams_and_left_padding_agree_with_upstream(name):
+    model, ids = model_of("llama"), token_ids(2, 30)
+    mask = torch.ones_like(ids)
+    ids[0, :11], mask[0, :11] = 0, 0
+    settings = dict(max_new_tokens=12, num_beams=4, do_sample=False, attention_mask=mask)
+    ours = model.generate(ids, past_key_values=build(name, model), **settings)
+    assert torch.equal(ours, model.generate(ids, past_key_values=transformers.DynamicCache(config=model.config), **settings))
+
+
+def test_a_full_static_cache_says_so_and_stays_usable():
+    model, ids = model_of("llama"), token_ids(1, 40)
+    cache = StaticCache(model.config, 32)
+    logits_with_cache(model, ids, cache, [(0, 30)])
+    with pytest.raises(ValueError, match="room for max_cache_len=32 tokens, holds 30 and was given 5"):
+        logits_with_cache(model, ids, cache, [(30, 35)])
+    ours = logits_with_cache(model, ids, cache, [(30, 32)])
+    torch.testing.assert_close(ours, logits_without_cache(model, ids[:, :32])[:, 30:], **CLOSE)
+
+
+def test_a_static_cache_keeps_its_addresses_and_compiles_without_a_break():
+    model, ids = model_of("llama"), token_ids(1, 24)
+    cache = StaticCache(model.config, 32)
+    logits_with_cache(model, ids, cache, [(0, 16)])
+    addresses = [layer.keys.data_ptr() for layer in cache.layers]
+    step = torch.compile(lambda piece: model(piece, past_key_values=cache).logits, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        ours = torch.cat([step(ids[:, i : i + 1]) for i in range(16, 24)], dim=1)
+    torch.testing.assert_close(ours, logits_without_cache(model, ids)[:, 16:], **CLOSE)
+    assert addresses == [layer.keys.data_ptr() for layer in cache.layers]
+
+
+def test_gradients_reach_every_token_as_without_a_cache():
+    model, ids = model_of("llama"), token_ids(1, 12)
+
+    def gradient(cache):
+        embeds = model.get_input_embeddings()(ids).detach().requires_grad_()
+        first = model(inputs_embeds=embeds[:, :8], past_key_values=cache).logits
+        second = model(inputs_embeds=embeds[:, 8:], past_key_values=cache).logits
+        return torch.autograd.grad((first.sum() + second[:, -1].square().sum()), embeds)[0]
+
+    torch.testing.assert_close(gradient(DynamicCache(model.config)), gradient(transformers.DynamicCache(config=model.config)), atol=1e-3, rtol=1e-3)
+
+
+def test_a_batch_of_another_size_is_refused_not_broadcast():
+    model = model_of("llama")
+    for name in ("dynamic", "static", "sliding_window", "quantized"):
+        cache = build(name, model)
+        logits_with_cache(model, token_ids(4, 10), cache, [(0, 10)])
+        with pytest.raises(ValueError, match="batch"):
+            logits_with_cache(model, token_ids(1, 1), cache, [(0, 1)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_half_precision_gives_what_upstream_gives(name, dtype):
+    model = copy.deepcopy(model_of("llama")).to(dtype)
+    ids, bounds = token_ids(1, 40), [(0, 30), *((i, i + 1) for i in range(30, 40))]
+    ours = logits_with_cache(model, ids, build(name, model), bounds)
+    theirs = logits_with_cache(model, ids, transformers.DynamicCache(config=model.config), bounds)
+    torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.05)  # bf16 keeps 8 bits: logits of about 10 move by 0.05

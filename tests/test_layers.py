@@ -1,0 +1,132 @@
+"""Random sequences of operations on every layer, against plain lists of tokens."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcache.caches.dynamic import GrowingLayer
+from kvcache.caches.quantized import QuantizedLayer
+from kvcache.caches.sink import SinkLayer
+from kvcache.caches.sliding_window import WindowLayer
+from kvcache.caches.static import StaticLayer
+from kvcache.layer import Buffer, CropError, capacity_for
+
+WINDOW, SINKS, ROOM = 12, 3, 400
+LAYERS = {
+    "growing": GrowingLayer,
+    "static": lambda: StaticLayer(ROOM),
+    "window": lambda: WindowLayer(WINDOW),
+    "sink": lambda: SinkLayer(WINDOW, SINKS),
+    "quantized": lambda: QuantizedLayer("native", 8, 8, 4, 8),
+}
+OPERATIONS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 30)),
+    st.tuples(st.just("crop"), st.integers(-12, 60)),
+    st.tuples(st.just("reorder"), st.integers(0, 99)),
+    st.tuples(st.just("repeat"), st.just(2)),
+    st.tuples(st.just("select"), st.integers(0, 99)),
+    st.tuples(st.just("copy"), st.just(0)),
+    st.tuples(st.just("reset"), st.just(0)),
+)
+
+
+def expected_tokens(name, row, held):
+    """The tokens of one row that a layer holding `held` of them should hold."""
+    if name == "window":
+        return row[len(row) - held :]
+    if name == "sink":
+        return row[: min(SINKS, held)] + row[len(row) - max(0, held - SINKS) :] if held > SINKS else row[:held]
+    return row
+
+
+def states(rows):
+    """Keys that spell the tokens: [B, 2 heads, n, 8 dims]."""
+    return torch.tensor(rows, dtype=torch.float32)[:, None, :, None].expand(-1, 2, -1, 8).contiguous()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(operations=st.lists(OPERATIONS, max_size=14))
+def test_a_layer_holds_what_a_list_of_tokens_would(name, operations):
+    layer, rows, fresh = LAYERS[name](), [[], []], iter(range(1, 10**6))
+    for operation, amount in operations:
+        if operation == "add" and len(rows[0]) + amount <= ROOM:
+            new = [[float(next(fresh) % 97) for _ in range(amount)] for _ in rows]
+            layer.update(states(new), -states(new))
+            rows = [row + more for row, more in zip(rows, new)]
+        elif operation == "crop" and layer.is_initialized:
+            rows = cropped(layer, rows, amount)
+        elif operation == "reorder":
+            index = torch.randint(0, len(rows), (len(rows),), generator=torch.Generator().manual_seed(amount))
+            layer.reorder_cache(index)
+            rows = [list(rows[i]) for i in index] if layer.is_initialized else rows
+        elif operation == "repeat" and len(rows) < 8 and layer.is_initialized:
+            layer.batch_repeat_interleave(amount)
+            rows = [list(row) for row in rows for _ in range(amount)]
+        elif operation == "select" and layer.is_initialized:
+            keep = [amount % len(rows)]
+            layer.batch_select_indices(torch.tensor(keep))
+            rows = [rows[i] for i in keep]
+        elif operation == "copy":
+            old, layer = layer, copy.deepcopy(layer)
+            old.reset()
+        elif operation == "reset" and name != "static":
+            layer.reset()
+            rows = [[], []]
+        check(name, layer, rows)
+
+
+def cropped(layer, rows, amount):
+    seen = len(rows[0])
+    length = min(amount, seen) if amount > 0 else seen + amount
+    if length < layer.crop_floor or length < 0:
+        with pytest.raises(CropError):
+            layer.crop(amount)
+        return rows
+    layer.crop(amount)
+    return [row[:length] for row in rows]
+
+
+def check(name, layer, rows):
+    assert layer.get_seq_length() == layer.seen == len(rows[0])
+    if not rows[0]:
+        return
+    held = layer.held
+    assert held == (min(len(rows[0]), WINDOW) if name in ("window", "sink") else len(rows[0])) or held == len(rows[0]) or held == WINDOW - 1
+    wanted = states([expected_tokens(name, row, held) for row in rows])
+    tolerance = 0.8 if name == "quantized" else 0.0  # 8 bits of a range of 97, cropped and quantised again
+    torch.testing.assert_close(layer.keys[:, :, :held], wanted, atol=tolerance, rtol=0)
+    torch.testing.assert_close(layer.values[:, :, :held], -wanted, atol=tolerance, rtol=0)
+    assert sum(count for _, count in layer.token_fates()) == len(rows[0])
+
+
+def test_growing_copies_little_and_spares_little():
+    buffer, copies, last = Buffer(), 0, None
+    row = torch.zeros(1, 1, 1, 1)
+    for _ in range(20000):
+        buffer.append(row)
+        if buffer.data.data_ptr() != last:
+            copies, last = copies + len(buffer), buffer.data.data_ptr()
+    assert copies < 14 * 20000  # concatenating at every token copies 10,000 times as much as it keeps
+    assert capacity_for(20000) < 1.2 * 20000
+
+
+def test_an_earlier_views_rows_are_not_overwritten_by_later_tokens():
+    layer = GrowingLayer()
+    first, _ = layer.update(states([[1.0] * 5]), states([[1.0] * 5]))
+    kept = first.clone()
+    for token in range(200):
+        layer.update(states([[float(token)]]), states([[float(token)]]))
+    assert torch.equal(first, kept)
+
+
+def test_a_static_layer_that_is_reset_can_be_filled_again_in_place():
+    layer = StaticLayer(8)
+    layer.update(states([[1.0, 2.0]]), states([[1.0, 2.0]]))
+    address = layer.keys.data_ptr()
+    layer.reset()
+    layer.update(states([[5.0]]), states([[5.0]]))
+    assert layer.keys.data_ptr() == address and layer.keys[0, 0, :, 0].tolist() == [5.0] + [0.0] * 7

@@ -1,0 +1,140 @@
+"""Bytes are counted from storage: against an independent walk over every tensor, and against the closed forms."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from architectures import logits_with_cache, model_of, token_ids
+
+import kvcache
+from kvcache.memory import take_snapshot
+
+VARIANTS = [
+    ("dynamic", {}),
+    ("static", {"max_cache_len": 256}),
+    ("sliding_window", {"window_length": 48}),
+    ("sink", {"window_length": 48, "num_sink_tokens": 4}),
+    ("sink", {"window_length": 48, "num_sink_tokens": 0}),
+    ("quantized", {"nbits": 8, "q_group_size": 32}),
+    ("quantized", {"nbits": 4, "residual_length": 0}),
+    ("quantized", {"nbits": 2, "residual_length": 48, "q_group_size": 32}),
+    ("quantized", {"backend": "hqq", "nbits": 3}),
+    ("quantized", {"backend": "hqq", "nbits": 1, "q_group_size": 32}),
+    ("quantized", {"backend": "quanto", "nbits": 4}),
+]
+
+
+def storages_under(thing, found=None, visited=None):
+    """{data_ptr: bytes} of every tensor of more than one element reachable from an object, the obvious way."""
+    found, visited = ({}, set()) if found is None else (found, visited)
+    if id(thing) in visited:
+        return found
+    visited.add(id(thing))
+    if isinstance(thing, torch.Tensor):
+        if thing.untyped_storage().nbytes() > 8:
+            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+    elif isinstance(thing, dict):
+        [storages_under(value, found, visited) for value in thing.values()]
+    elif isinstance(thing, (list, tuple)):
+        [storages_under(value, found, visited) for value in thing]
+    elif hasattr(thing, "__dict__") and type(thing).__module__.split(".")[0] in ("kvcache", "transformers"):
+        [storages_under(value, found, visited) for key, value in vars(thing).items() if key not in ("rope", "schemes")]
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("name,parameters", VARIANTS)
+def test_measured_bytes_are_the_predicted_ones_and_what_storage_holds(name, parameters, architecture):
+    model = model_of(architecture)
+    for tokens in (1, 31, 48, 200):
+        cache = kvcache.create(name, model, **parameters)
+        logits_with_cache(model, token_ids(2, tokens), cache, [(0, tokens)])
+        measured = kvcache.measure_memory(cache)
+        assert measured.total == sum(storages_under(cache).values())
+        if architecture == "llama":
+            predicted = kvcache.predict_memory(name, model, tokens, batch_size=2, **parameters)
+            assert measured.layers == predicted.layers
+        assert take_snapshot(cache).layers == measured.layers
+        assert measured.devices == {"cpu": measured.total}
+
+
+@pytest.mark.parametrize("name,parameters", VARIANTS)
+def test_token_by_token_the_used_bytes_are_the_same_and_little_is_reserved(name, parameters):
+    model, tokens = model_of("llama"), 130
+    cache = kvcache.create(name, model, **parameters)
+    logits_with_cache(model, token_ids(1, tokens), cache, [(i, i + 1) for i in range(tokens)])
+    measured, predicted = kvcache.measure_memory(cache), kvcache.predict_memory(name, model, tokens, **parameters)
+    assert measured.used == predicted.used
+    assert measured.total <= 1.35 * predicted.total
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["dynamic", "static", "quantized", "sink"])
+def test_models_with_windows_of_their_own_are_predicted_too(name, architecture):
+    model = model_of(architecture)
+    cache = kvcache.create(name, model)
+    logits_with_cache(model, token_ids(1, 60), cache, [(0, 60)])
+    assert kvcache.measure_memory(cache).used == kvcache.predict_memory(name, model, 60).used
+
+
+def test_half_precision_is_half_the_bytes():
+    model = copy.deepcopy(model_of("llama")).bfloat16()
+    full, half = kvcache.predict_memory("dynamic", model_of("llama"), 100), kvcache.predict_memory("dynamic", model, 100)
+    assert half.total * 2 == full.total
+
+
+def test_four_bits_take_less_than_a_fifth_of_full_precision():
+    config = transformers.LlamaConfig(hidden_size=1024, num_attention_heads=8, num_key_value_heads=8, num_hidden_layers=2)
+    full, four = (kvcache.predict_memory(name, config, 16384) for name in ("dynamic", "quantized"))
+    assert four.used / full.used < 0.2
+
+
+def test_storage_shared_by_two_layers_counts_once():
+    cache, states = transformers.DynamicCache(), torch.randn(1, 2, 10, 16)
+    cache.update(states, states, 0)
+    cache.layers[0].values = cache.layers[0].keys
+    assert kvcache.measure_memory(cache).total == states.numel() * 4
+
+
+def test_a_view_counts_as_used_and_the_rest_of_its_storage_as_reserved():
+    cache = transformers.DynamicCache()
+    cache.update(torch.randn(1, 2, 10, 16), torch.randn(1, 2, 10, 16), 0)
+    cache.crop(-4)
+    memory = kvcache.measure_memory(cache)
+    assert memory.by_kind()["keys"] == 6 * 2 * 16 * 4 and memory.by_kind()["reserved"] == 2 * 4 * 2 * 16 * 4
+
+
+def test_encoder_decoder_and_upstreams_quantised_caches_are_unwrapped():
+    config = model_of("llama").config
+    pair = transformers.EncoderDecoderCache(transformers.DynamicCache(), kvcache.DynamicCache())
+    for side in (pair.self_attention_cache, pair.cross_attention_cache):
+        side.update(torch.randn(1, 2, 16, 16), torch.randn(1, 2, 16, 16), 0)
+    assert kvcache.measure_memory(pair).used == 4 * 16 * 2 * 16 * 4
+    hqq = transformers.QuantizedCache("hqq", config, nbits=4)
+    hqq.update(torch.randn(1, 2, 64, 16), torch.randn(1, 2, 64, 16), 0)
+    kinds = kvcache.measure_memory(hqq).by_kind()
+    assert kinds["keys"] == kinds["values"] == 2 * 64 * 16 // 2 and kinds["scales"] > 0
+
+
+def test_state_space_layers_show_their_state():
+    model = model_of("jamba")
+    cache = kvcache.create("dynamic", model)
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    kinds = kvcache.measure_memory(cache).by_kind()
+    assert kinds["state"] > 0 and kinds["keys"] > 0
+    with pytest.raises(ValueError, match="not predicted, only measured"):
+        kvcache.predict_memory("dynamic", model, 8)
+
+
+def test_what_is_not_a_cache_is_refused():
+    with pytest.raises(TypeError, match="expected a transformers Cache, got list"):
+        kvcache.measure_memory([])
+
+
+def test_a_fork_copies_what_is_used_and_not_what_is_reserved():
+    model = model_of("llama")
+    cache = kvcache.create("dynamic", model)
+    logits_with_cache(model, token_ids(1, 100), cache, [(0, 100)])
+    fork = kvcache.measure_memory(copy.deepcopy(cache))
+    assert fork.used == kvcache.measure_memory(cache).used and fork.by_kind()["reserved"] == 0

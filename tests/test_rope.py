@@ -1,0 +1,72 @@
+"""Rotating by a distance is what the model itself does, and models where it is not are refused with the reason."""
+
+import pytest
+import torch
+import transformers
+from architectures import COMMON, ROTARY, model_of
+
+from kvcache import SinkCache, create
+from kvcache.rope import Rope, RopeError, rope_for, verify_rope
+
+
+@pytest.mark.parametrize("architecture", ROTARY)
+def test_the_rotation_read_from_the_config_is_the_models_own(architecture):
+    model = model_of(architecture)
+    types = transformers.cache_utils.get_layer_types_and_kwargs(model.config)[0]
+    full = [i for i, kind in enumerate(types) if kind == "full_attention"]
+    verify_rope.__globals__["_verified"].discard(model)
+    verify_rope(model, rope_for(model.config), full)
+
+
+def test_neighbouring_pairs_are_told_from_halves():
+    glm = transformers.GlmConfig(**{**COMMON, "head_dim": 16})
+    assert rope_for(glm).interleaved and not rope_for(model_of("llama").config).interleaved
+    verify_rope(transformers.AutoModelForCausalLM.from_config(glm).eval(), rope_for(glm), [0, 1])
+
+
+def test_part_of_the_head_is_rotated_and_the_rest_left_alone():
+    rope = rope_for(model_of("phi").config)
+    keys = torch.randn(1, 1, 3, 16)
+    assert 2 * len(rope.frequencies) == 8
+    assert torch.equal(rope.rotate(keys, 5)[..., 8:], keys[..., 8:]) and not torch.equal(rope.rotate(keys, 5)[..., :8], keys[..., :8])
+
+
+def test_a_million_tokens_on_the_rotation_is_still_exact():
+    rope = rope_for(model_of("llama").config)
+    keys = torch.randn(1, 1, 4, 16)
+    there_and_back = rope.rotate(rope.rotate(keys, 1_000_003), -1_000_000)
+    torch.testing.assert_close(there_and_back, rope.rotate(keys, 3), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_frequencies_that_change_with_length_are_refused(rope_type):
+    parameters = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 512}
+    parameters |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8} if rope_type == "longrope" else {}
+    config = transformers.LlamaConfig(**COMMON, rope_parameters=parameters)
+    with pytest.raises(ValueError, match=f"RoPE type '{rope_type}' changes frequencies with length"):
+        SinkCache(64, 4, config)
+
+
+@pytest.mark.parametrize("rope_type", ["linear", "llama3", "yarn"])
+def test_scaled_frequencies_that_stay_fixed_are_the_models_own(rope_type):
+    parameters = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 4.0}
+    if rope_type != "linear":
+        parameters |= {"original_max_position_embeddings": 256}
+    if rope_type == "llama3":
+        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = transformers.LlamaConfig(**COMMON, rope_parameters=parameters)
+    verify_rope(transformers.AutoModelForCausalLM.from_config(config).eval(), rope_for(config), [0, 1])
+
+
+@pytest.mark.parametrize("config", [transformers.GPT2Config(), transformers.OPTConfig(), transformers.SmolLM3Config(pad_token_id=0)])
+def test_models_whose_positions_are_not_rotations_are_refused(config):
+    with pytest.raises(ValueError, match="cannot be re-rotated"):
+        SinkCache(64, 4, config)
+
+
+def test_a_model_that_does_not_behave_like_its_config_is_caught():
+    model = model_of("llama")
+    verify_rope.__globals__["_verified"].discard(model)
+    with pytest.raises(RopeError, match="layer 0"):
+        verify_rope(model, Rope(rope_for(model.config).frequencies * 2), [0, 1])
+    create("sink", model)
