@@ -26,6 +26,11 @@ def human_bytes(nbytes: float) -> str:
     return f"{nbytes:.3g} {unit}"
 
 
+def used_nbytes(snapshot) -> int:
+    """Bytes in use, the reserved ones left out: what is fairly compared between caches."""
+    return sum(layer.used for layer in snapshot.layers)
+
+
 def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
     """How many times smaller than a DynamicCache: "5.0x"; empty while there is nothing to divide."""
     return f"{dynamic_nbytes / nbytes:.1f}x" if nbytes and dynamic_nbytes else ""
@@ -210,15 +215,18 @@ def memory_words(snapshot) -> str:
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,
                  capacity: int | None = None) -> list[tuple[str, str]]:
-    """The visible line under the chart, as (words, figure) pairs: seen, held, window, measured, predicted, Dynamic."""
+    """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved, and Dynamic's."""
     facts = [("seen", f"{snapshot.seen:,}"), ("held", f"{snapshot.held:,}")]
     if window:
         facts.append(("window", f"{window:,}"))
     if capacity:
         facts.append(("capacity", f"{capacity:,}"))
-    facts.append(("measured", human_bytes(snapshot.total)))
+    used = used_nbytes(snapshot)
+    facts.append(("measured", human_bytes(used)))
     if predicted is not None:
         facts.append(("predicted", human_bytes(predicted)))
-    ratio = ratio_text(dynamic_nbytes, snapshot.total)
+    if snapshot.total > used:
+        facts.append(("reserved", human_bytes(snapshot.total - used)))
+    ratio = ratio_text(dynamic_nbytes, used)
     facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
     return facts

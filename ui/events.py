@@ -111,6 +111,14 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
+def loaded_or_none(model: str):
+    """The model if it can be had, else None: forms are shown either way."""
+    try:
+        return models.load(model)
+    except models.ModelError:
+        return None
+
+
 def again(conversation, stop) -> tuple[str, Iterator]:
     """Ask for the last reply once more."""
     messages = conversation.messages

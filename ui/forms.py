@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,20 +124,26 @@ class CacheForm:
 
 
 def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label: str = "Cache",
-               values: Mapping[str, Any] | None = None) -> CacheForm:
-    """Build the form where it is called. `values` replaces defaults of the entry chosen at first."""
-    cache = gr.Dropdown(cache_choices(entries), value=default, label=label, elem_id=f"{form_id}-cache", filterable=False,
-                        container=False if not label else True)
+               values: Mapping[str, Any] | None = None, folded: bool = False) -> CacheForm:
+    """Build the form where it is called. `values` replaces defaults of the cache chosen at first; `folded` hides the
+    parameters behind a heading."""
+    cache = gr.Dropdown(cache_choices(entries), value=default, label=label, elem_id=f"{form_id}-cache", filterable=False)
     note = gr.HTML(note_html(entries[default], None, form_id), elem_classes="kv-note")
     groups, widgets = {}, {}
-    for name, entry in entries.items():
-        given = values or {} if name == default else {}
-        with gr.Column(visible=name == default, elem_classes="kv-params") as groups[name]:
-            for parameter in entry.parameters:
-                value = given.get(parameter.name, parameter.default)
-                elem_id = widget_id(form_id, name, parameter.name)
-                widgets[name, parameter.name] = parameter_widget(parameter, value, elem_id)
+    with gr.Accordion("Settings", open=False) if folded else nullcontext():
+        for name, entry in entries.items():
+            with gr.Column(visible=name == default, elem_classes="kv-params") as groups[name]:
+                given = values or {} if name == default else {}
+                widgets |= _parameter_widgets(entry, form_id, given)
+                if folded and not entry.parameters:
+                    gr.HTML('<p class="kv-quiet">Nothing to set.</p>')
     return CacheForm(form_id, entries, cache, note, groups, widgets)
+
+
+def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any]) -> dict:
+    return {(entry.name, parameter.name): parameter_widget(parameter, given.get(parameter.name, parameter.default),
+                                                           widget_id(form_id, entry.name, parameter.name))
+            for parameter in entry.parameters}
 
 
 def parameter_widget(parameter, value, elem_id: str) -> gr.components.Component:

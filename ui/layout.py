@@ -84,8 +84,7 @@ class CompareTab:
     table: gr.HTML
     divergence: gr.HTML
     chart: gr.HTML
-    csv: gr.DownloadButton
-    json: gr.DownloadButton
+    downloads: gr.HTML
 
 
 def header(status: str = "") -> gr.HTML:
@@ -192,7 +191,7 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
         with gr.Row(elem_classes="kv-buttons"):
             demo = gr.Button("Guided demo: what does each cache forget?", size="sm", elem_id="kv-demo")
             restart = gr.Button("Start over", size="sm", elem_id="kv-restart")
-            count = gr.Radio([2, 3, 4], value=shown, label="Caches", elem_id="kv-count", container=False)
+            count = gr.Radio([(f"{n} caches", n) for n in (2, 3, 4)], value=shown, label="Caches", elem_id="kv-count", container=False)
         gr.HTML('<p class="kv-quiet">Model, system prompt and sampling are those of the Chat tab.</p>')
         notice = gr.HTML(elem_id="kv-compare-notice", elem_classes="kv-note")
     with gr.Row(elem_id="kv-columns", equal_height=True):
@@ -201,20 +200,17 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
         with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
             gr.HTML("<h2>Side by side</h2>")
             table = gr.HTML('<p class="kv-quiet">Run a message to fill this table.</p>', elem_id="kv-table")
-            with gr.Row(elem_classes="kv-buttons"):
-                csv = gr.DownloadButton("CSV", size="sm", interactive=False, elem_id="kv-csv")
-                json = gr.DownloadButton("JSON", size="sm", interactive=False, elem_id="kv-json")
+            downloads = gr.HTML(elem_id="kv-downloads")
             gr.HTML("<h2>At the first diverging token</h2>")
             divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
         with gr.Column(elem_classes="kv-card", min_width=280, scale=2):
             gr.HTML("<h2>Bytes over tokens</h2>")
             plot = chart("kv-compare-chart", "Lines: bytes held by each cache over tokens processed")
-    return CompareTab(columns, count, message, demo, restart, notice, table, divergence, plot, csv, json)
+    return CompareTab(columns, count, message, demo, restart, notice, table, divergence, plot, downloads)
 
 
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:
     with gr.Column(visible=visible, min_width=230, elem_classes=["kv-card", "kv-column", f"kv-column-{n}"]) as box:
-        with gr.Accordion(f"Cache {n + 1}", open=True, elem_classes="kv-plain"):
-            form = cache_form(entries, f"kv-compare-{n}", name, label=f"Cache {n + 1}", values=values)
+        form = cache_form(entries, f"kv-compare-{n}", name, label=f"Cache {n + 1}", values=values, folded=True)
         thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", autoscroll=True)
     return Column(box, form, thread)

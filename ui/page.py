@@ -10,6 +10,7 @@ from kvcache.catalog import ENTRIES
 
 from . import layout
 from .api import wire_api
+from .compare_events import wire_compare
 from .events import wire_chat
 from .learn import learn_html
 from .state import Registry
@@ -28,9 +29,12 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         with gr.Tabs(elem_id="kv-tabs"):
             with gr.Tab("Chat"):
                 chat = layout.chat_tab(ENTRIES, listed, model, DEFAULT_CACHE)
+            with gr.Tab("Compare"):
+                compare = layout.compare_tab(ENTRIES, PRESETS)
             with gr.Tab("Learn"):
                 gr.HTML(learn_html(ENTRIES), elem_id="kv-learn")
         wire_chat(chat, header, registry, page)
+        wire_compare(chat, compare, registry)
         wire_api(registry)
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page

@@ -122,14 +122,14 @@ def _dynamic_nbytes(config, dtype, tokens: int) -> int:
 
 
 def predicted_nbytes(session: Session, tokens: int) -> int | None:
-    """What the catalog predicts for this session's cache, or None where it has no closed form."""
+    """Bytes in use that the catalog predicts for this session's cache, or None where it has no closed form."""
     talk = session.conversation
     try:
         memory = catalog.predict_memory(talk.cache_name, talk.loaded.config, tokens, dtype=talk.loaded.dtype,
                                         **talk.parameters)
     except (ValueError, NotImplementedError):
         return None
-    return memory.total
+    return memory.used
 
 
 def limits(cache) -> dict[str, int | None]:
@@ -182,7 +182,7 @@ def prediction(cache: str, parameters, loaded) -> str:
 def _prediction_row(cache: str, parameters, loaded, words: str, tokens: int) -> tuple[str, int | None, int]:
     dynamic = dynamic_nbytes(loaded)(tokens)
     try:
-        mine = catalog.predict_memory(cache, loaded.config, tokens, dtype=loaded.dtype, **parameters).total
+        mine = catalog.predict_memory(cache, loaded.config, tokens, dtype=loaded.dtype, **parameters).used
     except ValueError:  # beyond its capacity
         mine = None
     return words, mine, dynamic

@@ -1,0 +1,202 @@
+"""Two to four caches answer the same messages, token by token in turn; what differed is measured afterwards."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcache import catalog, models
+from kvcache.conversation import Conversation
+from kvcache.engine import Done, Stats, Token
+from kvcache.memory import Snapshot, take_snapshot
+
+from .charts import History, decimate, used_nbytes
+from .state import Settings, sampling_of
+from .view import dynamic_nbytes
+
+
+@dataclass
+class Turn:
+    """One message and a column's reply to it: token ids with the text each one added."""
+    user: str
+    expects: str = ""  # what a cache that remembers would say; "" where there is nothing to check
+    tokens: list[tuple[int, str]] = field(default_factory=list)
+    all_ids: list[int] = field(default_factory=list)  # the conversation's ids when the reply was over
+    stats: Stats | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for token, _ in self.tokens]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for _, piece in self.tokens)
+
+    @property
+    def remembered(self) -> bool | None:
+        return self.expects.lower() in self.text.lower() if self.expects and self.stats else None
+
+
+@dataclass
+class Column:
+    """One cache in the comparison, with its own conversation."""
+    label: str
+    settings: Settings
+    conversation: Conversation
+    history: History = field(default_factory=History)
+    turns: list[Turn] = field(default_factory=list)
+    snapshot: Snapshot | None = None
+    mean_kl: float | None = None
+
+    def add(self, event) -> None:
+        """Take in one event of the engine."""
+        turn = self.turns[-1]
+        self.snapshot = event.snapshot
+        self.history.add(event.snapshot)
+        if isinstance(event, Token):
+            turn.tokens.append((event.id, event.text))
+        elif isinstance(event, Done):
+            turn.stats = event.stats
+            turn.all_ids = self.conversation.ids
+            if event.text and turn.tokens:
+                last, piece = turn.tokens[-1]
+                turn.tokens[-1] = (last, piece + event.text)
+
+
+class Comparison:
+    """Columns that share model, system prompt and sampling. Raises ValueError, with the column's number, on a misfit."""
+
+    def __init__(self, wanted: Sequence[Settings]) -> None:
+        self.wanted = tuple(wanted)
+        self.loaded = models.load(wanted[0].model)
+        self.broken = False  # stopped or failed half way: the columns no longer share their messages
+        self.columns = [self._column(n, settings) for n, settings in enumerate(wanted)]
+        self._number_twins()
+
+    def _column(self, n: int, settings: Settings) -> Column:
+        try:
+            label = catalog.entry(settings.cache).describe(**_complete(settings, self.loaded.config))
+            arguments = (self.loaded, settings.cache, settings.parameters, settings.system, sampling_of(settings))
+            return Column(label, settings, Conversation(*arguments))
+        except ValueError as error:
+            raise ValueError(f"Cache {n + 1}: {error}") from error
+
+    def _number_twins(self) -> None:
+        labels = [column.label for column in self.columns]
+        for n, column in enumerate(self.columns):
+            if labels.count(column.label) > 1:
+                column.label += f" ({labels[:n + 1].count(labels[n])})"
+
+    @property
+    def caches(self) -> list:
+        return [column.conversation.cache for column in self.columns]
+
+    @property
+    def users(self) -> list[str]:
+        return [turn.user for turn in self.columns[0].turns]
+
+    def ask(self, text: str, stop: threading.Event | None = None, expects: str = "") -> Iterator[Column]:
+        """Send `text` to every column; one event of each in turn, yielding the column that has moved.
+
+        Raises ValueError, before anything has changed, where a column refuses the message.
+        """
+        replies = []
+        for n, column in enumerate(self.columns):
+            try:
+                replies.append(column.conversation.send(text, stop))
+            except ValueError as error:
+                raise ValueError(f"Cache {n + 1}, {column.label}: {error}") from error
+        return self._interleave(text, expects, replies)
+
+    def _interleave(self, text: str, expects: str, replies: list[Iterator]) -> Iterator[Column]:
+        self.broken = True  # until every column has finished
+        running = list(zip(self.columns, replies))
+        for column in self.columns:
+            column.turns.append(Turn(text, expects))
+            column.history.start_turn()
+        stopped = False
+        try:
+            while running:
+                for pair in list(running):
+                    event = next(pair[1])
+                    pair[0].add(event)
+                    if isinstance(event, Done):
+                        running.remove(pair)
+                        stopped = stopped or event.reason == "stopped"
+                    yield pair[0]
+            self.broken = stopped
+        finally:
+            for reply in replies:
+                reply.close()
+
+    def divergence(self, column: Column) -> tuple[int, int] | None:
+        """(turn, token) of the first reply token that differs from the first column's, both from 0; None if none does."""
+        for n, (mine, first) in enumerate(zip(column.turns, self.columns[0].turns)):
+            at = first_difference(mine.ids, first.ids, whole=mine.stats is not None and first.stats is not None)
+            if at is not None:
+                return n, at
+        return None
+
+    def agreement(self, column: Column) -> float:
+        """Share of reply tokens equal to the first column's at the same place, over all turns; 1.0 where there are none."""
+        same = total = 0
+        for mine, first in zip(column.turns, self.columns[0].turns):
+            same += sum(a == b for a, b in zip(mine.ids, first.ids))
+            total += max(len(mine.ids), len(first.ids))
+        return same / total if total else 1.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: one dict of figures per column. Bytes, seconds, tokens per second, shares, nats."""
+        return [self._row(column) for column in self.columns]
+
+    def _row(self, column: Column) -> dict[str, Any]:
+        snapshot = column.snapshot or take_snapshot(column.conversation.cache)
+        dynamic = dynamic_nbytes(self.loaded)(snapshot.seen)
+        stats = column.turns[-1].stats if column.turns else None
+        checks = [turn.remembered for turn in column.turns if turn.remembered is not None]
+        return {
+            "cache": column.label, "name": column.settings.cache, "parameters": _complete(column.settings, self.loaded.config),
+            "tokens_seen": snapshot.seen, "tokens_held": snapshot.held, "nbytes": snapshot.total,
+            "used_nbytes": used_nbytes(snapshot),
+            "times_smaller_than_dynamic": round(dynamic / used_nbytes(snapshot), 3) if snapshot.total else None,
+            "time_to_first_token": stats and stats.time_to_first_token,
+            "decode_tokens_per_second": stats and stats.decode_tokens_per_second,
+            "agreement": self.agreement(column), "diverges_at": _counted_from_one(self.divergence(column)),
+            "mean_kl": column.mean_kl,
+            "remembered": sum(checks) if checks else None, "checked": len(checks) or None,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """The whole run, for the JSON file and the API."""
+        first = self.wanted[0]
+        columns = [row | {
+            "replies": [turn.text for turn in column.turns], "reply_ids": [turn.ids for turn in column.turns],
+            "history": [dict(zip(("processed", "seen", "held", "nbytes"), point)) for point in decimate(column.history.points)],
+        } for row, column in zip(self.rows(), self.columns)]
+        return {"model": self.loaded.id, "system": first.system, "sampling": dict(first.sampling), "messages": self.users,
+                "columns": columns}
+
+
+def _counted_from_one(place: tuple[int, int] | None) -> dict[str, int] | None:
+    return {"turn": place[0] + 1, "token": place[1] + 1} if place else None
+
+
+def _complete(settings: Settings, config) -> dict[str, Any]:
+    return catalog.entry(settings.cache).check(config, **settings.parameters)
+
+
+def first_difference(mine: Sequence[int], first: Sequence[int], whole: bool) -> int | None:
+    """Where two replies part; with `whole`, the end of the shorter one counts as a difference."""
+    for at, (a, b) in enumerate(zip(mine, first)):
+        if a != b:
+            return at
+    return min(len(mine), len(first)) if whole and len(mine) != len(first) else None
+
+
+def wanted_columns(model: str, system: str, sampling: Mapping[str, Any], caches: Sequence[tuple[str, Mapping[str, Any]]]
+                   ) -> list[Settings]:
+    """Settings of every column. Raises ValueError unless there are two to four."""
+    if not 2 <= len(caches) <= 4:
+        raise ValueError(f"a comparison takes two to four caches, got {len(caches)}")
+    return [Settings(model, cache, parameters, system, sampling) for cache, parameters in caches]

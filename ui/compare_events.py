@@ -1,0 +1,156 @@
+"""The Compare tab's wiring: run a message or the guided demo through every column, then measure what differed."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import gradio as gr
+
+from . import compare_view, drift, fragments
+from .compare import Comparison, wanted_columns
+from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, read_settings
+from .layout import ChatTab, CompareTab
+from .state import Registry, Session
+
+DEMO = (
+    ("Hi, my name is Ada and the red box opens with 7-3-1.", ""),
+    ("Tell me a story about a fox.", ""),
+    ("Tell me a story about a cat.", ""),
+    ("What is my name?", "Ada"),
+    ("What opens the red box?", "7-3-1"),
+)
+
+
+def read_columns(chat: ChatTab, tab: CompareTab, values: Mapping) -> list:
+    """Settings of the columns that show. Raises ValueError where they are not two to four."""
+    shared = read_settings(chat, values)
+    caches = [column.form.read(values) for column in tab.columns[:values[tab.count]]]
+    return wanted_columns(shared.model, shared.system, shared.sampling, caches)
+
+
+def same_run(comparison: Comparison | None, wanted: list) -> bool:
+    """Whether a message can be the next turn of this comparison: same settings, and every column has all messages."""
+    return comparison is not None and not comparison.broken and list(comparison.wanted) == wanted
+
+
+def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, messages: Sequence[tuple[str, str]], afresh: bool
+        ) -> Iterator[dict]:
+    """Send `messages` (text, what a cache that remembers would answer) to every column, painting as they stream."""
+    session.stop.clear()
+    try:
+        again = same_run(session.comparison, wanted) and not afresh
+        comparison = session.comparison if again else Comparison(wanted)
+        replies = comparison.ask(messages[0][0], session.stop, messages[0][1])
+    except ValueError as error:
+        yield {tab.notice: fragments.notice(str(error), "error")}
+        return
+    note = "" if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
+    session.comparison, session.busy = comparison, True
+    yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn=True),
+           tab.table: _waiting(comparison), tab.divergence: ""}
+    try:
+        yield from _turns(tab, session, comparison, messages, replies)
+        yield {tab.notice: fragments.notice("Measuring how far the next-token distributions drift apart.", "info")}
+        drift.measure(comparison, session.stop)
+        yield _results(tab, comparison)
+    except Exception as error:
+        comparison.broken = True
+        yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
+    finally:
+        session.busy = False
+        registry.make_room()
+    yield {tab.message: gr.update(submit_btn="Run all", stop_btn=False)}
+
+
+def _turns(tab, session: Session, comparison: Comparison, messages, replies) -> Iterator[dict]:
+    for n, (text, expects) in enumerate(messages):
+        if n:
+            replies = comparison.ask(text, session.stop, expects)
+        yield from _paint(tab, comparison, replies)
+        if session.stop.is_set():
+            break
+
+
+def _paint(tab: CompareTab, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
+    painted = charted = time.perf_counter()
+    yield _threads(tab, comparison)
+    for _ in replies:
+        now = time.perf_counter()
+        if now - painted < PAINT_SECONDS:
+            continue
+        charts_too = now - charted >= CHART_SECONDS
+        yield _threads(tab, comparison) | ({tab.chart: compare_view.chart_value(comparison)} if charts_too else {})
+        painted = time.perf_counter()
+        charted = painted if charts_too else charted
+    yield _threads(tab, comparison) | {tab.chart: compare_view.chart_value(comparison), tab.table: compare_view.table_html(comparison)}
+
+
+def _threads(tab: CompareTab, comparison: Comparison) -> dict:
+    return {widgets.thread: compare_view.thread_html(comparison, column) for widgets, column in zip(tab.columns, comparison.columns)}
+
+
+def _waiting(comparison: Comparison) -> str:
+    return compare_view.table_html(comparison)
+
+
+def _results(tab: CompareTab, comparison: Comparison) -> dict:
+    sentence = "Stopped: the next run starts over, because the columns no longer share their messages." if comparison.broken else ""
+    return {tab.notice: fragments.notice(sentence, "info"), tab.table: compare_view.table_html(comparison),
+            tab.divergence: compare_view.divergence_html(drift.first_parting(comparison)),
+            tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
+
+
+def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
+    """Connect the Compare tab; model, system prompt and sampling are read from the Chat tab."""
+    forms = set().union(*(column.form.inputs for column in tab.columns))
+    inputs = chat.settings | forms | {tab.count, tab.message}
+    threads = [column.thread for column in tab.columns]
+    painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
+    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.table],
+               "api_visibility": "private"}
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+    def begin(values, request: gr.Request, messages, afresh):
+        try:
+            wanted = read_columns(chat, tab, values)
+        except ValueError as error:
+            yield {tab.notice: fragments.notice(str(error), "error")}
+            return
+        yield from run(tab, registry, registry.get(key_of(request)), wanted, messages, afresh)
+
+    def send(values, request: gr.Request):
+        yield from begin(values, request, [(values[tab.message], "")], False)
+
+    def demo(values, request: gr.Request):
+        yield from begin(values, request, DEMO, True)
+
+    def restart(request: gr.Request):
+        registry.get(key_of(request)).comparison = None
+        empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
+        return {tab.notice: "", tab.table: empty, tab.divergence: "", tab.downloads: ""} | dict.fromkeys(threads, "")
+
+    def stop(request: gr.Request):
+        session = registry.find(key_of(request))
+        if session:
+            session.stop.set()
+
+    tab.message.submit(send, inputs, painted, **compute)
+    tab.demo.click(demo, inputs, painted, **compute)
+    tab.restart.click(restart, None, painted, **compute)
+    tab.message.stop(stop, None, None, **quick)
+    tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
+                    [column.box for column in tab.columns], **quick)
+    for column in tab.columns:
+        wire_form(chat, column.form)
+
+
+def wire_form(chat: ChatTab, form) -> None:
+    """Show the parameters of the cache that was picked."""
+    from .events import loaded_or_none
+
+    def chosen(values):
+        loaded = loaded_or_none(values[chat.model])
+        return form.chosen(values[form.cache], loaded and loaded.config)
+
+    form.cache.input(chosen, {chat.model, form.cache}, form.outputs, show_progress="hidden", api_visibility="private",
+                     concurrency_limit=None)
