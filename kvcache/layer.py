@@ -27,12 +27,13 @@ def capacity_for(rows: int) -> int:
 class Buffer:
     """A tensor [B, H, capacity, D] filled along T from `start` to `stop`, appended to without copying its history.
 
-    Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows.
+    Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows. Rows before
+    `frozen` are shared with a fork: they are read in place and copied before anything would write there.
     """
 
     def __init__(self, capacity: int | None = None):
         self.data: torch.Tensor | None = None
-        self.start = self.stop = 0
+        self.start = self.stop = self.frozen = 0
         self.capacity = capacity
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class Buffer:
         if torch.is_grad_enabled() and rows.requires_grad:
             return self._append_differentiably(rows)
         n = rows.shape[T]
-        if self.data is None or self.stop + n > self.data.shape[T]:
+        if self.data is None or self.stop + n > self.data.shape[T] or self.stop < self.frozen:
             self._make_room(rows, n)
         data = self.data
         if data.shape[B] != rows.shape[B] or data.shape[H] != rows.shape[H] or data.dtype != rows.dtype:
@@ -61,16 +62,35 @@ class Buffer:
         self.start = self.stop = 0
         self.append(rows)
 
+    def rewrite(self, rows: torch.Tensor) -> None:
+        """Write `rows` over as many of the oldest held ones."""
+        if self.start < self.frozen:
+            self.data, self.start, self.stop, self.frozen = _moved(self.view(), self.data.shape[T]), 0, len(self), 0
+        self.data[:, :, self.start : self.start + rows.shape[T]] = rows
+
+    def fork(self) -> "Buffer":
+        """A copy that shares this storage until either of the two would write where the other reads.
+
+        Of a fixed buffer, whose layer may write at an address of its own choosing, a full copy.
+        """
+        if self.capacity is not None:
+            return copy.deepcopy(self)
+        other = copy.copy(self)
+        if self.data is not None:
+            self.frozen, other.frozen = max(self.frozen, self.stop), self.data.shape[T]
+        return other
+
     def shrink(self, rows: int) -> None:
         """Give back storage beyond what `rows` ask for, as after a long prompt; `rows` is at least what is filled."""
         if self.data is not None and self.data.shape[T] > capacity_for(rows):
             self.data = _moved(self.view(), capacity_for(rows))
-            self.start, self.stop = 0, self.stop - self.start
+            self.start, self.stop, self.frozen = 0, len(self), 0
 
     def _append_differentiably(self, rows: torch.Tensor) -> None:
         """Concatenate instead of writing in place, so that gradients reach every appended row."""
         self.data = rows if not len(self) else torch.cat([self.view(), rows], dim=T)
         self.start, self.stop = 0, self.data.shape[T]
+        self.frozen = self.stop  # autograd reads these rows later
 
     def _make_room(self, rows: torch.Tensor, n: int) -> None:
         live = self.view() if len(self) else None
@@ -79,12 +99,12 @@ class Buffer:
         if need > capacity:
             raise ValueError(f"a buffer of {capacity} tokens holds {len(self)} and cannot take {n} more")
         if live is None:
-            self.data = self.data if self._fits(rows, capacity) else new_rows(rows, capacity)
-        elif self.data.shape[T] >= capacity:
+            self.data = self.data if not self.frozen and self._fits(rows, capacity) else new_rows(rows, capacity)
+        elif self.data.shape[T] >= capacity and not self.frozen:
             self.data[:, :, : len(self)] = live.clone()  # slide to the front of the same storage
         else:
             self.data = _moved(live, capacity)
-        self.start, self.stop = 0, self.stop - self.start
+        self.start, self.stop, self.frozen = 0, len(self), 0
 
     def _fits(self, rows: torch.Tensor, capacity: int) -> bool:
         """Can `rows` go into the storage that is there? Asked when it is empty."""
@@ -99,7 +119,7 @@ class Buffer:
 
     def clear(self) -> None:
         """Forget every row and free the storage."""
-        self.data, self.start, self.stop = None, 0, 0
+        self.data, self.start, self.stop, self.frozen = None, 0, 0, 0
 
     def select(self, index: torch.Tensor) -> None:
         """Keep the batch rows `index` (LongTensor or BoolTensor), in that order, repeats allowed."""
@@ -110,14 +130,14 @@ class Buffer:
         self._replace(self.view().repeat_interleave(repeats, dim=B) if self.data is not None else None)
 
     def to(self, device: torch.device | str) -> None:
-        if self.data is not None:
-            self.data = self.data.to(device)
+        if self.data is not None and self.data.device != torch.device(device):
+            self.data, self.frozen = self.data.to(device), 0
 
     def _replace(self, rows: torch.Tensor | None) -> None:
         if rows is None:
             return
-        if rows.shape[B] != self.data.shape[B]:
-            self.data = new_rows(rows, self.data.shape[T])
+        if rows.shape[B] != self.data.shape[B] or self.frozen:
+            self.data, self.frozen = new_rows(rows, self.data.shape[T]), 0
         self.data[:, :, self.start : self.stop] = rows
 
     def __deepcopy__(self, memo) -> "Buffer":
@@ -269,6 +289,13 @@ class Layer(CacheLayerMixin):
     def token_fates(self) -> list[tuple[str, int]]:
         """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
         return [("full", self.seen)] if self.seen else []
+
+    def fork(self) -> "Layer":
+        """A copy that shares storage until one of the two writes: no bytes are copied now, and neither changes the other."""
+        other = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            setattr(other, name, value.fork() if isinstance(value, Buffer) else copy.deepcopy(value))
+        return other
 
     def __deepcopy__(self, memo) -> "Layer":
         other = object.__new__(type(self))

@@ -29,6 +29,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("repeat"), st.just(2)),
     st.tuples(st.just("select"), st.integers(0, 99)),
     st.tuples(st.just("copy"), st.just(0)),
+    st.tuples(st.just("fork"), st.booleans()),
     st.tuples(st.just("reset"), st.just(0)),
 )
 
@@ -51,7 +52,7 @@ def states(rows):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(operations=st.lists(OPERATIONS, max_size=14))
 def test_a_layer_holds_what_a_list_of_tokens_would(name, operations):
-    layer, rows, fresh = LAYERS[name](), [[], []], iter(range(1, 10**6))
+    layer, rows, fresh, shadows = LAYERS[name](), [[], []], iter(range(1, 10**6)), []
     for operation, amount in operations:
         if operation == "add" and len(rows[0]) + amount <= ROOM:
             new = [[float(next(fresh) % 97) for _ in range(amount)] for _ in rows]
@@ -73,10 +74,15 @@ def test_a_layer_holds_what_a_list_of_tokens_would(name, operations):
         elif operation == "copy":
             old, layer = layer, copy.deepcopy(layer)
             old.reset()
+        elif operation == "fork":
+            other = layer.fork()
+            layer, other = (layer, other) if amount else (other, layer)
+            shadows.append((other, rows))
         elif operation == "reset" and name != "static":
             layer.reset()
             rows = [[], []]
-        check(name, layer, rows)
+        for each, its_rows in [(layer, rows), *shadows]:
+            check(name, each, its_rows)
 
 
 def cropped(layer, rows, amount):
@@ -87,7 +93,7 @@ def cropped(layer, rows, amount):
             layer.crop(amount)
         return rows
     layer.crop(amount)
-    return [row[:length] for row in rows]
+    return [row[:length] for row in rows]  # new lists: a fork's tokens are not touched
 
 
 def check(name, layer, rows):

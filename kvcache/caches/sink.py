@@ -62,8 +62,8 @@ class SinkLayer(WindowLayer):
         sink_values = self.values[:, :, :sinks].clone()
         super()._evict(n)
         if sinks:
-            self.keys[:, :, :sinks] = self._rotated_sinks(self.evicted)
-            self.values[:, :, :sinks] = sink_values
+            self.key_rows.rewrite(self._rotated_sinks(self.evicted))
+            self.value_rows.rewrite(sink_values)
 
     def _rotated_sinks(self, evicted: int) -> torch.Tensor:
         sinks = self.sink_keys.view()
