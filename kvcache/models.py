@@ -7,8 +7,11 @@ safetensors weights are read and a repository's own Python code is never run.
 from __future__ import annotations
 
 import inspect
+import json
 import os
+import queue
 import re
+import shutil
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -16,8 +19,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub import errors as hub_errors
-from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -195,24 +200,70 @@ _WANTED = dict(
     allow_patterns=["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt"],
     ignore_patterns=["*/*", "consolidated*"],
 )
+ANSWER_WITHIN = 8.0  # seconds for the hub to say that it is there and what the repository holds
 
 
 def _download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
+    """The folder of a hub model: the copy on this disk where it is whole, with no look at the network, or a new one."""
     _report(progress, 0.0, f"Looking for {choice.id}")
+    folder = _on_disk(choice)
+    if folder is not None:
+        return folder
     try:
-        files = snapshot_download(choice.id, dry_run=True, etag_timeout=5, tqdm_class=_silent_bar(), **_WANTED)
-        if isinstance(files, list):
-            _require_safetensors(choice, [file.filename for file in files])
-            _require_room(choice, files, device, dtype)
-            missing = sum(file.file_size or 0 for file in files if file.will_download)
-            bar = _silent_bar(progress, missing, f"Downloading {choice.id}")
-        else:  # no network, and the whole snapshot is on the disk
-            bar = _silent_bar()
+        sizes = _within(ANSWER_WITHIN, lambda: _ask_hub(choice))
+        _require_safetensors(choice, list(sizes))
+        _require_room(choice, sizes, device, dtype)
+        bar = _silent_bar(progress, sum(sizes.values()), f"Downloading {choice.id}")
         return Path(snapshot_download(choice.id, etag_timeout=5, tqdm_class=bar, **_WANTED))
     except ModelError:
         raise
     except Exception as error:
         raise ModelError(_explain_download(choice, error)) from error
+
+
+def _on_disk(choice: ModelChoice) -> Path | None:
+    try:
+        folder = Path(snapshot_download(choice.id, local_files_only=True, **_WANTED))
+    except (OSError, ValueError):  # not there, not whole, or no id of the hub's
+        return None
+    names = {path.name for path in folder.iterdir()}
+    shards = {name for index in folder.glob("*.safetensors.index.json") for name in _shards(index)}
+    whole = "config.json" in names and any(name.endswith(".safetensors") for name in names) and shards <= names
+    return folder if whole else None
+
+
+def _shards(index: Path) -> set[str]:
+    return set(json.loads(index.read_text()).get("weight_map", {}).values())
+
+
+def _ask_hub(choice: ModelChoice) -> dict[str, int]:
+    """File name -> bytes of what would be downloaded. Raises what huggingface_hub raises."""
+    api = HfApi()
+    info = api.model_info(choice.id, files_metadata=True, timeout=ANSWER_WITHIN)
+    if info.gated:
+        api.auth_check(choice.id)
+    files = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    return {name: files[name] for name in filter_repo_objects(files, **_WANTED)}
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What `ask()` returns, or TimeoutError: looking up a name or a silent network may hang far beyond any timeout."""
+    answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            answers.put((ask(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return answer
 
 
 def _silent_bar(progress: Progress | None = None, total: int = 0, text: str = "") -> type[tqdm]:
@@ -245,14 +296,14 @@ class _Nowhere:
 _NOWHERE = _Nowhere()
 
 
-def _require_room(choice: ModelChoice, files: list[Any], device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse before downloading what neither the disk nor the memory can take. Sizes in bytes."""
-    weights = sum(file.file_size or 0 for file in files if file.filename.endswith(".safetensors"))
-    missing = sum(file.file_size or 0 for file in files if file.will_download)
+def _require_room(choice: ModelChoice, sizes: dict[str, int], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse before downloading what the disk or the memory can't take. Sizes in bytes."""
+    weights = sum(size for name, size in sizes.items() if name.endswith(".safetensors"))
+    whole = sum(sizes.values())
     free_disk = _free_disk()
-    if free_disk is not None and missing > free_disk:
+    if free_disk is not None and whole > free_disk:
         raise ModelError(
-            f"{choice.id} is a download of {missing / 1e9:.1f} GB and {free_disk / 1e9:.1f} GB of disk are free: "
+            f"{choice.id} is a download of {whole / 1e9:.1f} GB and {free_disk / 1e9:.1f} GB of disk are free: "
             "free some space or pick a smaller model."
         )
     needed = weights * (2 if dtype == torch.float32 else 1)  # nearly every hub model is stored in 16 bits
@@ -265,10 +316,6 @@ def _require_room(choice: ModelChoice, files: list[Any], device: torch.device, d
 
 
 def _free_disk() -> int | None:
-    import shutil
-
-    from huggingface_hub.constants import HF_HUB_CACHE
-
     folder = Path(HF_HUB_CACHE)
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
