@@ -18,7 +18,7 @@ SMALL = {
     "static": dict(max_cache_len=512),
     "sliding_window": dict(window_length=32),
     "sink": dict(window_length=32, num_sink_tokens=4),
-    "quantized": dict(nbits=4, residual_length=16),
+    "quantized": dict(nbits=4, q_group_size=32, residual_length=8),
 }
 CACHES = sorted(kvcache.ENTRIES)
 

@@ -17,7 +17,7 @@ SMALL = {
     "static": dict(max_cache_len=256),
     "sliding_window": dict(window_length=24),
     "sink": dict(window_length=24, num_sink_tokens=4),
-    "quantized": dict(nbits=4, residual_length=16),
+    "quantized": dict(nbits=4, q_group_size=32, residual_length=8),
 }
 CASES = [
     (kind, name) for kind in KINDS for name in kvcache.ENTRIES if kvcache.ENTRIES[name].fits(tiny(kind).config) is None
