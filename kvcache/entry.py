@@ -113,7 +113,10 @@ class Entry:
 
     def build(self, config, **parameters) -> Cache:
         """A fresh cache for this model. Raises ValueError as `check` does."""
-        return self.make(decoder_config(config), **self.check(config, **parameters))
+        values = self.check(config, **parameters)
+        cache = self.make(decoder_config(config), **values)
+        cache.parameters = values
+        return cache
 
     def describe(self, **parameters) -> str:
         """A short label with the parameters that matter: "Sink 4 + 252"."""

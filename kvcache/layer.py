@@ -290,6 +290,25 @@ class Layer(CacheLayerMixin):
         """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
         return [("full", self.seen)] if self.seen else []
 
+    def rows(self) -> dict[str, torch.Tensor]:
+        """Everything stored, by the names in `stores`: what a file of this layer holds."""
+        return {name: buffer.view() for name, buffer in self.buffers().items() if buffer.data is not None}
+
+    def header(self) -> dict:
+        """What a file says of this layer beside its rows."""
+        return {"seen": self.seen, "dtype": str(self.dtype).removeprefix("torch.") if self.is_initialized else None}
+
+    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
+        """Hold `rows` as `rows()` gave them, on the device they are on."""
+        self.reset()
+        if header["dtype"] is None:
+            return
+        for name, held in rows.items():
+            getattr(self, name).replace(held)
+        first = next(iter(rows.values()))
+        self.dtype, self.device, self.batch_size = getattr(torch, header["dtype"]), first.device, first.shape[B]
+        self.seen, self.is_initialized = header["seen"], True
+
     def fork(self) -> "Layer":
         """A copy that shares storage until one of the two writes: no bytes are copied now, and neither changes the other."""
         other = object.__new__(type(self))

@@ -1,0 +1,100 @@
+"""Cache files: plain tensors in safetensors, and a JSON header that says whose they are. No pickle, ever.
+
+The header names the cache's class and parameters, the token ids it has seen, the model by fingerprint, and versions;
+a digest over header and tensors catches truncation and tampering.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+FORMAT = 1
+HEADER_KEY = "kvcache"
+
+
+class CacheFileError(ValueError):
+    """The file is not a cache file, is damaged, or belongs to another model."""
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """What a file holds: the JSON `header` and `tensors` by "layer.store"."""
+
+    header: dict
+    tensors: dict[str, torch.Tensor]
+
+
+def write(path: str | os.PathLike, header: Mapping, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a cache file at once or not at all: an existing file is replaced only by a complete one."""
+    path = Path(path)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"format": FORMAT, "versions": versions(), **header}
+    text = json.dumps({**header, "digest": digest(header, tensors)})
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        save_file(tensors, partial, metadata={HEADER_KEY: text})
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike) -> CacheFile:
+    """Read and check a cache file. Raises CacheFileError, or FileNotFoundError where there is none."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no cache file at {path}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(HEADER_KEY)
+        tensors = load_file(path)
+    except safetensors.SafetensorError as error:
+        raise CacheFileError(f"{path.name} is not a whole safetensors file: {error}") from error
+    if text is None:
+        raise CacheFileError(f"{path.name} holds tensors but no cache: the header {HEADER_KEY!r} is missing")
+    return CacheFile(_checked(path.name, text, tensors), tensors)
+
+
+def _checked(name: str, text: str, tensors: Mapping[str, torch.Tensor]) -> dict:
+    try:
+        header = json.loads(text)
+        found, version = header.pop("digest"), header["format"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CacheFileError(f"the header of {name} cannot be read: {error}") from error
+    if version != FORMAT:
+        raise CacheFileError(f"{name} has format {version}; this version reads format {FORMAT}")
+    if found != digest(header, tensors):
+        raise CacheFileError(f"{name} was changed after it was written: its digest does not match")
+    return header
+
+
+def digest(header: Mapping, tensors: Mapping[str, torch.Tensor]) -> str:
+    """sha256 over the header and every tensor's name, dtype, shape and bytes."""
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """What tells one model from another: its type and 16 elements spread over each parameter, in its own dtype."""
+    total = hashlib.sha256(model.config.model_type.encode())
+    for name, parameter in model.named_parameters():
+        flat = parameter.detach().reshape(-1)
+        sample = flat[torch.linspace(0, len(flat) - 1, 16, device=flat.device).long()] if len(flat) else flat
+        total.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        total.update(sample.float().cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    return {"torch": torch.__version__, "transformers": transformers.__version__}

@@ -1,0 +1,118 @@
+"""A cache saved in mid-conversation goes on with equal logits; a damaged or foreign file is refused."""
+
+import json
+
+import pytest
+import torch
+from architectures import logits_with_cache, model_of, token_ids
+from safetensors.torch import load_file, save_file
+
+import kvcache
+from kvcache.files import HEADER_KEY, CacheFileError
+from kvcache.saving import load, save
+
+VARIANTS = [
+    ("dynamic", {}),
+    ("static", {"max_cache_len": 128}),
+    ("sliding_window", {"window_length": 32}),
+    ("sink", {"window_length": 32}),
+    ("quantized", {"nbits": 2, "q_group_size": 32, "residual_length": 16}),
+    ("quantized", {"backend": "hqq", "nbits": 3, "q_group_size": 32, "residual_length": 0}),
+]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("name,parameters", VARIANTS)
+def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture, tmp_path):
+    model, ids = model_of(architecture), token_ids(2, 110)
+    cache = kvcache.create(name, model, **parameters)
+    logits_with_cache(model, ids, cache, [(0, 80), (80, 81)])
+    if architecture == "gemma3" and name == "static":
+        with pytest.raises(ValueError, match="cannot be saved"):
+            save(cache, tmp_path / "it.safetensors", model)
+        return
+    save(cache, tmp_path / "it.safetensors", model)
+    loaded = load(tmp_path / "it.safetensors", model)
+    assert kvcache.measure_memory(loaded).used == kvcache.measure_memory(cache).used
+    rest = [(81, 82), (82, 100), (100, 110)]
+    assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
+
+
+def saved(tmp_path, model=None, tokens=40):
+    model = model or model_of("llama")
+    cache = kvcache.create("dynamic", model)
+    ids = token_ids(1, tokens)
+    logits_with_cache(model, ids, cache, [(0, tokens)])
+    save(cache, tmp_path / "it.safetensors", model, ids[0].tolist())
+    return tmp_path / "it.safetensors"
+
+
+def test_token_ids_travel_along_and_must_be_what_was_seen(tmp_path):
+    path = saved(tmp_path)
+    assert load(path, model_of("llama")).token_ids == token_ids(1, 40)[0].tolist()
+    with pytest.raises(ValueError, match="token_ids has 3 ids and the cache has seen 40"):
+        save(load(path, model_of("llama")), path, model_of("llama"), [1, 2, 3])
+
+
+def test_another_models_cache_is_refused(tmp_path):
+    path = saved(tmp_path)
+    with pytest.raises(CacheFileError, match="filled by another model: a llama"):
+        load(path, model_of("qwen2"))
+    twin = model_of.__wrapped__("llama")
+    load(path, twin)
+    with torch.no_grad():
+        twin.model.layers[0].self_attn.k_proj.weight.mul_(1.01)
+    with pytest.raises(CacheFileError, match="filled by another model"):
+        load(path, twin)
+
+
+@pytest.mark.parametrize("cut", [0, 7, 100, -1, -1000])
+def test_a_truncated_file_is_refused(cut, tmp_path):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(CacheFileError, match="not a whole safetensors file"):
+        load(path, model_of("llama"))
+
+
+def test_a_changed_tensor_and_a_changed_header_are_refused(tmp_path):
+    path = saved(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    with pytest.raises(CacheFileError, match="changed after it was written"):
+        load(path, model_of("llama"))
+    path.write_bytes(whole)
+    header = json.loads(__import__("safetensors").safe_open(path, "pt").metadata()[HEADER_KEY])
+    header["layers"][0]["seen"] = 39
+    save_file(load_file(path), path, metadata={HEADER_KEY: json.dumps(header)})
+    with pytest.raises(CacheFileError, match="changed after it was written"):
+        load(path, model_of("llama"))
+
+
+def test_what_is_no_cache_file_is_refused(tmp_path):
+    torch.save({"a": torch.zeros(2)}, tmp_path / "pickle.safetensors")
+    with pytest.raises(CacheFileError, match="not a whole safetensors file"):
+        load(tmp_path / "pickle.safetensors", model_of("llama"))
+    save_file({"a": torch.zeros(2)}, tmp_path / "weights.safetensors")
+    with pytest.raises(CacheFileError, match="holds tensors but no cache"):
+        load(tmp_path / "weights.safetensors", model_of("llama"))
+    with pytest.raises(FileNotFoundError, match="no cache file at"):
+        load(tmp_path / "nothing", model_of("llama"))
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    before = path.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("kvcache.files.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        saved(tmp_path, tokens=20)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_state_space_and_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
+    with pytest.raises(ValueError, match="make it with kvcache.create"):
+        cache = kvcache.DynamicCache(model_of("llama").config)
+        save(cache, tmp_path / "x", model_of("llama"))
