@@ -24,19 +24,20 @@ class ConversationError(ValueError):
 _PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
 
 
-def render(loaded: LoadedModel, messages: Sequence[Message], system: str | None = None) -> str:
+def render(loaded: LoadedModel, messages: Sequence[Message], system: str | None = None, opening: bool = True) -> str:
     """The prompt for the next reply as text, by the model's chat template or, without one, "User: ... Assistant:".
 
-    A system prompt that the template refuses or leaves out goes in front of the first user message.
+    A system prompt that the template refuses or leaves out goes in front of the first user message. `opening`: whether
+    the text goes on to where the assistant begins to speak; a plain dialogue always does.
     """
     if not loaded.has_chat_template:
         return _render_plainly(loaded, messages, system)
-    if not system:
-        return _apply_template(loaded, messages)
-    if accepts_system(loaded):
-        return _apply_template(loaded, [{"role": "system", "content": system}, *messages])
-    first, *rest = messages
-    return _apply_template(loaded, [{**first, "content": f"{system}\n\n{first['content']}"}, *rest])
+    if system and accepts_system(loaded):
+        messages = [{"role": "system", "content": system}, *messages]
+    elif system:
+        first, *rest = messages
+        messages = [{**first, "content": f"{system}\n\n{first['content']}"}, *rest]
+    return _apply_template(loaded, messages, opening)
 
 
 def accepts_system(loaded: LoadedModel) -> bool:
@@ -49,11 +50,11 @@ def accepts_system(loaded: LoadedModel) -> bool:
     return probe in text
 
 
-def _apply_template(loaded: LoadedModel, messages: Sequence[Message]) -> str:
+def _apply_template(loaded: LoadedModel, messages: Sequence[Message], opening: bool = True) -> str:
     try:
         # enable_thinking: Qwen3's switch; templates without it ignore it. Its thoughts would eat a short reply whole.
         return loaded.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
+            list(messages), tokenize=False, add_generation_prompt=opening, enable_thinking=False
         )
     except Exception as error:  # templates are programs: they raise whatever they like
         raise ConversationError(f"The chat template of {loaded.id} refuses these messages: {error}") from error
@@ -87,6 +88,7 @@ class _Turn:
     user: str
     reply: str
     prompt_text: str = ""
+    opening: int = 0  # characters of prompt_text before the part that opens the reply
     prompt_ids: tuple[int, ...] = ()
     reply_ids: tuple[int, ...] = ()
     end: str = ""  # how the text of reply_ids goes on behind `reply`: an end-of-text token or a swallowed stop text
@@ -101,6 +103,7 @@ class _Plan:
     turns: tuple[_Turn, ...]  # the turns before it
     user: str
     prompt_text: str
+    opening: int
     prompt_ids: tuple[int, ...]
     sampling: Sampling
 
@@ -129,7 +132,7 @@ class Conversation:
         self.system = system.strip() if system and system.strip() else None
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
-        self._make_cache = make_cache or (lambda: catalog.create(cache_name, loaded.model, **self.parameters))
+        self._make_own_cache = make_cache
         self._turns: tuple[_Turn, ...] = ()
         self._writing: _Plan | None = None  # the reply being written, if any
         self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
@@ -262,6 +265,7 @@ class Conversation:
             raise ConversationError(str(error)) from error
         messages = [*_messages(turns), {"role": "user", "content": user}]
         text = render(self.loaded, messages, self.system)
+        opening = render(self.loaded, messages, self.system, opening=False)
         ids = self._ids_of(turns, text)
         limit, what, advice = self._limit()
         if limit is not None and len(ids) > limit:
@@ -270,7 +274,7 @@ class Conversation:
                 f"With this message of {own:,} tokens the conversation has {len(ids):,}, and {what} takes {limit:,}: "
                 f"{advice}."
             )
-        return _Plan(turns, user, text, tuple(ids), sampling)
+        return _Plan(turns, user, text, common_prefix(opening, text), tuple(ids), sampling)
 
     def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
         """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
@@ -351,6 +355,7 @@ class Conversation:
             plan.user,
             reply,
             plan.prompt_text,
+            plan.opening,
             plan.prompt_ids,
             tuple(reply_ids),
             self._end_of(reply, reply_ids),
@@ -392,6 +397,12 @@ class Conversation:
             + (f", only to {floor:,}" if 0 < floor < seen else "")
         )
 
+    def _make_cache(self) -> Any:
+        if self._make_own_cache is not None:
+            return self._make_own_cache()
+        with self.loaded.forward_lock:  # some caches try out the model first
+            return catalog.create(self.cache_name, self.loaded.model, **self.parameters)
+
     def _cut(self, length: int) -> bool:
         """Crop the cache to `length` tokens; False where it can't."""
         seen = len(self.cached_ids)
@@ -414,18 +425,19 @@ class Conversation:
             self.cache = self._make_cache()
 
     def _renew_cache(self, reason: str) -> None:
-        """Replace the cache by a new one, whatever state it is in. The old one goes first, to free its memory."""
+        """Replace the cache by a new one, whatever state it is in. New caches hold no memory before they are fed."""
         self.cached_ids = []
         self._fresh_because = reason if self._turns else ""
-        self.cache = None
         self.cache = self._make_cache()
 
 
 # ------------------------------------------------------------------------------------------------------------- pieces
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
+def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many leading ids, or characters, two sequences share."""
+    if a == b[: len(a)]:
+        return len(a)
     return next((index for index, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
@@ -449,12 +461,14 @@ def _messages(turns: Sequence[_Turn]) -> list[Message]:
 def _continue(turn: _Turn, text: str) -> tuple[tuple[int, ...], str] | None:
     """The ids of a turn that a rendered prompt goes on from, and the text that follows; None where it does not.
 
-    Templates often strip the reply: the ids keep the white space that was sampled. Where the template ends a reply
-    with something else than the token that ended this one, that token is left out: the cache has not seen it.
+    Templates often strip the reply: the ids keep the white space that was sampled. Some open a reply with more than
+    they later repeat (Qwen3 with empty thoughts): the ids keep that too. Where the template ends a reply with something
+    else than the token that ended this one, that token is left out: the cache has not seen it.
     """
-    if not text.startswith(turn.prompt_text):
+    if not text.startswith(turn.prompt_text[: turn.opening]):
         return None
-    rest = text[len(turn.prompt_text) :]
+    rest = text[turn.opening :]
+    rest = rest[common_prefix(rest, turn.prompt_text[turn.opening :]) :]
     said = turn.reply if rest.startswith(turn.reply) else turn.reply.strip()
     if not rest.startswith(said):
         rest = rest.lstrip()

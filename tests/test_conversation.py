@@ -508,6 +508,17 @@ def test_a_model_without_a_template_gets_a_plain_dialogue_and_its_own_next_quest
     assert conversation._turns[1].prompt_text.endswith(" It is Paris.\nUser: More\nAssistant:")
 
 
+def test_a_reply_that_opened_with_more_than_the_template_repeats_is_not_read_again():
+    # Qwen3 without thoughts opens a reply with an empty block of them, and leaves it out of the history.
+    loaded = with_template(CHATML.replace("assistant\n{% endif", "assistant\n<think>\n\n</think>\n\n{% endif"))
+    assert render(loaded, [{"role": "user", "content": "Hi"}]).endswith("assistant\n<think>\n\n</think>\n\n")
+    for name in ("dynamic", "sink"):
+        conversation = chat(loaded, name)
+        say(conversation, "Hello")
+        before = conversation.ids
+        assert say(conversation, "More").stats.reused == len(before) - 1
+
+
 def test_a_template_that_rewrites_history_is_read_again_from_where_it_differs():
     # Like templates that drop the thoughts of earlier replies.
     shout = CHATML.replace("message['content']", "(message['content'] if loop.last else message['content'] | upper)")
