@@ -1,5 +1,6 @@
 """A conversation keeps its cache: each turn feeds only what is new, and stop, undo, errors and limits leave it whole."""
 
+import random
 import threading
 
 import pytest
@@ -575,3 +576,45 @@ def test_two_conversations_on_one_model_may_take_turns_token_by_token():
         for reply in replies:
             next(reply, None)
     assert [conversation.ids for conversation in together] == [conversation.ids for conversation in alone]
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_one_does_in_whatever_order_the_cache_stays_the_ids(name, seed):
+    draw, loaded = random.Random(seed), make_model()
+    conversation = chat(loaded, name, sampling=Sampling(max_new_tokens=6), prefill_chunk=8)
+    exact = not kvcache.ENTRIES[name].lossy
+    broken = [False]
+    loaded.model.model.layers[1].register_forward_pre_hook(lambda module, inputs: 1 / 0 if broken[0] else None)
+
+    def reply(events_of):
+        how, stop, last = draw.choice(["end", "end", "stop", "leave", "break"]), threading.Event(), draw.randrange(8)
+        try:
+            for count, event in enumerate(events_of(stop)):
+                if count == last and how == "stop":
+                    stop.set()
+                if count == last and how == "leave":
+                    break
+                broken[0] = count == last and how == "break"
+        except ZeroDivisionError:
+            return
+        finally:
+            broken[0] = False
+        turn = conversation._turns[-1] if conversation._turns else None
+        if exact and turn is not None and turn.reply_ids:
+            assert list(turn.reply_ids) == fresh_greedy(conversation, turn.prompt_ids, len(turn.reply_ids))
+
+    for _ in range(14):
+        act = draw.choice(["send", "send", "send", "regenerate", "undo", "release", "clear"])
+        if act == "send":
+            text = " ".join(draw.choices(WORDS.split(), k=draw.randint(1, 8)))
+            reply(lambda stop: conversation.send(text, stop))
+        elif act == "regenerate" and conversation.messages:
+            reply(conversation.regenerate)
+        elif act == "undo" and conversation.messages:
+            conversation.undo()
+        elif act in ("release", "clear"):
+            getattr(conversation, act)()
+        assert conversation.cache.get_seq_length() == len(conversation.cached_ids)
+        assert len(conversation.messages) == 2 * len(conversation.stats)
+        assert all(message["role"] == ("user", "assistant")[n % 2] for n, message in enumerate(conversation.messages))
