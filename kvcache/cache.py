@@ -83,15 +83,15 @@ class Cache(transformers.Cache):
         """
         seen = self.get_seq_length()
         length = target_length(seen, tokens)
-        if length == seen:
-            return
-        if length < self.crop_floor:
+        if length < min(seen, self.crop_floor):
             raise CropError(
                 f"cannot go back to {length} of {seen} tokens: this {type(self).__name__} can drop at most its last "
                 f"{seen - self.crop_floor}; reset() it and feed the tokens again"
             )
         for layer in self.layers:
             _crop_layer(layer, length)
+            if isinstance(layer, Layer):
+                layer.trim()
 
     def token_fates(self) -> list[tuple[str, int]]:
         """(fate, count) from the oldest to the newest token seen, in the first full-attention layer of ours."""

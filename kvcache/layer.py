@@ -249,6 +249,9 @@ class Layer(CacheLayerMixin):
         for buffer in self.buffers().values():
             buffer.drop_back(self.seen - length)
 
+    def trim(self) -> None:
+        """Let go of what was only kept for a `crop` that has now been done."""
+
     def reset(self) -> None:
         """Forget all tokens; the next `update` may bring another batch size."""
         for buffer in self.buffers().values():

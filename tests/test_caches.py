@@ -314,3 +314,35 @@ def test_half_precision_gives_what_upstream_gives(name, dtype):
     ours = logits_with_cache(model, ids, build(name, model), bounds)
     theirs = logits_with_cache(model, ids, transformers.DynamicCache(config=model.config), bounds)
     torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.05)  # bf16 keeps 8 bits: logits of about 10 move by 0.05
+
+
+DRAFTS = [("dynamic", "llama"), ("dynamic", "mistral"), ("dynamic", "gemma3"), ("static", "llama"), ("quantized", "llama"), ("quantized", "gemma3")]
+
+
+@pytest.mark.parametrize("name,architecture", DRAFTS)
+def test_decoding_with_drafts_says_what_plain_decoding_says(name, architecture):
+    model, ids = model_of(architecture), token_ids(1, 12).repeat(1, 4)
+    settings = dict(max_new_tokens=40, do_sample=False, attention_mask=torch.ones_like(ids))
+    plain = model.generate(ids, past_key_values=build(name, model), **settings)
+    assert torch.equal(model.generate(ids, past_key_values=build(name, model), prompt_lookup_num_tokens=4, **settings), plain)
+
+
+def test_a_window_that_records_the_past_goes_back_over_its_edge():
+    model, ids = model_of("mistral"), token_ids(1, 4 * WINDOW)
+    cache = DynamicCache(model.config)
+    cache.activate_past_recording()
+    expected = logits_without_cache(model, ids)
+    at = 0
+    while at + 8 <= 4 * WINDOW:  # feed a right piece and a wrong draft, take the draft back, go on
+        draft = torch.cat([ids[:, at : at + 5], token_ids(1, 3, seed=at)], dim=1)
+        ours = logits_with_cache(model, draft, cache, [(0, 8)])
+        torch.testing.assert_close(ours[:, :5], expected[:, at : at + 5], **CLOSE)
+        cache.crop(-3)
+        assert cache.held_length() <= WINDOW
+        at += 5
+
+
+def test_sinks_refuse_drafts_before_they_begin():
+    model, ids = model_of("llama"), token_ids(1, 20)
+    with pytest.raises(ValueError, match="SinkCache cannot decode with drafts"):
+        model.generate(ids, past_key_values=build("sink", model), prompt_lookup_num_tokens=3, max_new_tokens=5, attention_mask=torch.ones_like(ids))

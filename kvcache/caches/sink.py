@@ -32,6 +32,10 @@ class SinkLayer(WindowLayer):
         self.num_sink_tokens, self.rope = num_sink_tokens, rope
         self.sink_keys = Buffer(num_sink_tokens)
 
+    def activate_past_recording(self) -> None:
+        """Refused: a draft that is taken back would have to bring evicted tokens back with it."""
+        raise ValueError("SinkCache cannot decode with drafts (prompt lookup, an assistant): what it evicts for a draft cannot come back")
+
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super()._append(keys, values)
         self._collect_sinks()

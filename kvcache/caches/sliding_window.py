@@ -28,6 +28,14 @@ class WindowLayer(Layer):
         if window_length < 2:
             raise ValueError(f"window_length must be at least 2, got {window_length}")
         self.window_length = window_length
+        self.record_past = False
+
+    def activate_past_recording(self) -> None:
+        """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back."""
+        self.record_past = True
+
+    def trim(self) -> None:
+        self._evict(max(0, self.held - self.window_length))
 
     @property
     def held(self) -> int:
@@ -54,6 +62,8 @@ class WindowLayer(Layer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         n = key_states.shape[T]
+        if self.record_past:
+            return self._recorded(key_states, value_states)
         self._evict(max(0, self.held - self.window_length + 1))
         if n == 1:
             self._append(key_states, value_states)
@@ -63,10 +73,15 @@ class WindowLayer(Layer):
         self._keep(*attended)
         return attended
 
+    def _recorded(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        attended = self.get_mask_sizes(key_states.shape[T])[0]
+        self._append(key_states, value_states)
+        return self.keys[:, :, -attended:], self.values[:, :, -attended:]
+
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         self.key_rows.append(keys)
         self.value_rows.append(values)
-        self.seen += 1
+        self.seen += keys.shape[T]
 
     def _keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Hold what stays of [B, H, n, D], the tokens a chunk attended to."""
