@@ -27,6 +27,8 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from . import bundled
+
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
 
 
@@ -100,23 +102,13 @@ HUB_CHOICES: tuple[ModelChoice, ...] = (
 )
 
 
-def _bundled_choices() -> tuple[list[ModelChoice], str]:
-    from . import bundled
-
-    notes = getattr(bundled, "NOTES", {})
-    choices = [
-        ModelChoice(name, name, "bundled", notes.get(name, "ships with the project, works offline"))
-        for name in bundled.MODELS
-    ]
-    return choices, bundled.DEFAULT
+def _bundled(name: str, folder: Path) -> ModelChoice:
+    nbytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return ModelChoice(name, name, "bundled", f"{nbytes / 1e6:.0f} MB, ships with the project, works offline")
 
 
-try:
-    _BUNDLED, DEFAULT = _bundled_choices()
-except (ImportError, AttributeError):  # a checkout without the bundled weights still offers the hub
-    _BUNDLED, DEFAULT = [], HUB_CHOICES[0].id
-
-CHOICES: list[ModelChoice] = [*_BUNDLED, *HUB_CHOICES]
+DEFAULT = bundled.DEFAULT
+CHOICES: list[ModelChoice] = [*(_bundled(name, folder) for name, folder in bundled.MODELS.items()), *HUB_CHOICES]
 
 
 # ---------------------------------------------------------------------------------------------------- what was asked
@@ -174,9 +166,7 @@ def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pr
     if choice.source == "hub":
         return _download(choice, device, dtype, progress)
     if choice.source == "bundled":
-        from . import bundled
-
-        folder = Path(bundled.MODELS[choice.id])
+        folder = bundled.MODELS[choice.id]
     else:
         folder = Path(choice.id).expanduser()
     if not folder.is_dir():

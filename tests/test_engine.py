@@ -1,9 +1,11 @@
 """The token loop: equal to generate on the same cache, drawn from a seed, stopped at once, text never broken."""
 
+import string
 import threading
 import time
 
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -244,6 +246,33 @@ def test_text_comes_in_whole_characters_and_adds_up():
     tokenizer = tiny("llama").tokenizer
     ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     assert len(ids) > len(TEXT)  # many characters take several tokens
+    detokenizer = Detokenizer(tokenizer)
+    pieces = [detokenizer.add(token) for token in ids]
+    assert "".join(pieces) == TEXT and not any("\ufffd" in piece for piece in pieces)
+
+
+def sentencepiece_like_tokenizer():
+    """Letters and the space mark as tokens, bytes for everything else, a decoder that drops the first space."""
+    vocabulary = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *string.ascii_letters, *".,:"]
+    model = tokenizers.models.BPE({token: n for n, token in enumerate(vocabulary)}, [], byte_fallback=True, unk_token="<unk>")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [
+            tokenizers.decoders.Replace("▁", " "),
+            tokenizers.decoders.ByteFallback(),
+            tokenizers.decoders.Fuse(),
+            tokenizers.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+
+
+def test_text_adds_up_for_tokenizers_that_mark_spaces_and_fall_back_to_bytes():
+    tokenizer = sentencepiece_like_tokenizer()
+    ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     detokenizer = Detokenizer(tokenizer)
     pieces = [detokenizer.add(token) for token in ids]
     assert "".join(pieces) == TEXT and not any("\ufffd" in piece for piece in pieces)

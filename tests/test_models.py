@@ -112,6 +112,12 @@ def test_the_best_device_is_picked_and_half_precision_is_for_gpus(monkeypatch):
     assert pick_device().type == "cuda" and pick_dtype(pick_device()) == torch.bfloat16
 
 
+def test_the_default_model_loads_without_a_network_and_knows_its_limits(monkeypatch):
+    monkeypatch.setattr(models, "_ask_hub", lambda choice: pytest.fail("asked the hub"))
+    loaded = ModelStore().load(models.DEFAULT, device="cpu")
+    assert loaded.has_chat_template and loaded.eos_ids and loaded.rotary and loaded.context_length >= 2048
+
+
 def test_a_missing_folder_and_one_without_a_model_are_said_so(tmp_path):
     assert "no folder" in refusal(tmp_path / "nowhere")
     assert "no config.json" in refusal(tmp_path)
