@@ -6,15 +6,15 @@ import importlib
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, layer_types
+from ..cache import Cache, build_layers, decoder_config, layer_types
+from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter
-from ..layer import T, Layer, capacity_for
+from ..layer import D, T, Layer, capacity_for
 from ..predict import Shape
 from ..quantize import QUANTIZERS, Encoded, Scheme
 from .dynamic import windowed
 from .sliding_window import WINDOWED_TYPES
 
-NBITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
 PACKAGES = {"hqq": "hqq", "quanto": "optimum.quanto"}
 GROUPS = (32, 64, 128)
 
@@ -23,9 +23,11 @@ class QuantizedLayer(Layer):
     """Packed blocks of old tokens and a residual of recent ones.
 
     At least the latest `residual_length` tokens stay in full precision; whenever a further `q_group_size` have come,
-    the oldest block of that many is quantised, once: no history is quantised twice. Stores, for keys (grouped per
-    channel) and for values (per token), codes [B, H, held, D * nbits / 8], float16 scales and minima, float32 block
-    gains, and the residual [B, H, residual, D]. Source: KIVI, Liu et al. 2024, arXiv 2402.02750.
+    the oldest block of that many is quantised, once: no history is quantised twice. Stores, for keys (by default
+    grouped per channel) and for values (per token), codes [B, H, held, D * nbits / 8], float16 scales and minima,
+    float32 block gains, and the residual [B, H, residual, D]. Groups along a token are the largest divisor of D that
+    is at most `token_group`. Raises ValueError at the first tokens, before any is stored, if D is not a multiple of 8.
+    Source: KIVI, Liu et al. 2024, arXiv 2402.02750.
     """
 
     stores = {
@@ -35,13 +37,35 @@ class QuantizedLayer(Layer):
     }  # fmt: skip
     is_croppable = True
 
-    def __init__(self, backend: str, nbits: int, q_group_size: int, residual_length: int, value_group: int):
+    def __init__(
+        self,
+        backend: str,
+        nbits: int,
+        q_group_size: int,
+        residual_length: int,
+        token_group: int | None = None,
+        axis_key: int | str = "auto",
+        axis_value: int | str = "auto",
+        compute_dtype: torch.dtype = torch.float32,
+    ):
         super().__init__()
-        self.block, self.residual_length = q_group_size, residual_length
-        self.schemes = {
-            "key": Scheme(nbits, "channel", q_group_size, QUANTIZERS[backend]),
-            "value": Scheme(nbits, "token", value_group, QUANTIZERS[backend]),
-        }
+        self.backend, self.nbits, self.compute_dtype = backend, nbits, compute_dtype
+        self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
+        self.axes = {"key": grouping(backend, axis_key, "channel"), "value": grouping(backend, axis_value, "token")}
+
+    def scheme(self, side: str, dim: int) -> Scheme:
+        """How "key" or "value" states of `dim` channels are quantised."""
+        group = self.block if self.axes[side] == "channel" else largest_divisor(dim, self.token_group)
+        return Scheme(self.nbits, self.axes[side], group, QUANTIZERS[self.backend])
+
+    def _scheme(self, side: str) -> Scheme:
+        return self.scheme(side, getattr(self, f"{side}_residual").data.shape[D])
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        reason = why_not_packed(key_states.shape[D]) or why_not_packed(value_states.shape[D])
+        if reason:
+            raise ValueError(f"{type(self).__name__}: {reason}")
+        super().lazy_initialization(key_states, value_states)
 
     @property
     def quantized(self) -> int:
@@ -65,8 +89,8 @@ class QuantizedLayer(Layer):
             return
         for side in ("key", "value"):
             residual = getattr(self, f"{side}_residual")
-            old = residual.view()[:, :, :tokens]
-            self._store(side, [self.schemes[side].encode(block) for block in old.split(self.block, dim=T)])
+            old, scheme = residual.view()[:, :, :tokens], self._scheme(side)
+            self._store(side, [scheme.encode(block) for block in old.split(self.block, dim=T)])
             residual.drop_front(tokens)
             residual.shrink(self.residual_length + self.block)
 
@@ -76,8 +100,12 @@ class QuantizedLayer(Layer):
 
     def _decoded(self, side: str) -> torch.Tensor:
         """The quantised tokens of one side [B, H, quantized, D]."""
-        parts = (getattr(self, f"{side}_{part}").view() for part in ("codes", "scales", "minima", "gains"))
-        return self.schemes[side].decode(Encoded(*parts), self.block, self.dtype)
+        codes, scales, minima, gains = (getattr(self, f"{side}_{part}").view() for part in ("codes", "scales", "minima", "gains"))
+        if self.compute_dtype == torch.float32:
+            return self._scheme(side).decode(Encoded(codes, scales, minima, gains), self.block, self.dtype)
+        # Before the gain everything is in [-1, 1], so that no dtype is too narrow: float16 would end at 65,504.
+        unit = self._scheme(side).decode(Encoded(codes, scales, minima, torch.ones_like(gains)), self.block, self.compute_dtype)
+        return (unit.unflatten(T, (-1, self.block)) * gains.unsqueeze(-1)).flatten(T, T + 1).to(self.dtype)
 
     def _all(self, side: str) -> torch.Tensor | None:
         residual = getattr(self, f"{side}_residual").view()
@@ -107,8 +135,8 @@ class QuantizedLayer(Layer):
 
     def _drop_blocks(self, kept: int) -> None:
         dropped = (self.quantized - kept) // self.block
-        for side, scheme in self.schemes.items():
-            rows = self.block // scheme.group if scheme.axis == "channel" else self.block
+        for side, axis in self.axes.items():
+            rows = 1 if axis == "channel" else self.block
             getattr(self, f"{side}_codes").drop_back(dropped * self.block)
             getattr(self, f"{side}_scales").drop_back(dropped * rows)
             getattr(self, f"{side}_minima").drop_back(dropped * rows)
@@ -121,7 +149,7 @@ class QuantizedLayer(Layer):
         amounts = {"residual": residual * shape.token_nbytes, "scales": 0}
         reserved = (capacity_for(self.residual_length + self.block if blocks else tokens) - residual) * shape.token_nbytes
         for side, dim in (("key", shape.key_dim), ("value", shape.value_dim)):
-            scheme, heads = self.schemes[side], shape.batch * shape.heads
+            scheme, heads = self.scheme(side, dim), shape.batch * shape.heads
             rows = (coded // scheme.group, dim) if scheme.axis == "channel" else (coded, dim // scheme.group)
             parts = [(coded, dim * scheme.nbits // 8, f"{side}s"), (*(rows), "scales"), (*(rows), "scales"), (blocks, 1, "scales")]
             for (count, width, kind), itemsize in zip(parts, (1, 2, 2, 4)):
@@ -138,37 +166,94 @@ class QuantizedCache(Cache):
     """Hold old tokens as `nbits`-bit codes and at least the latest `residual_length` tokens in full precision.
 
     `backend` chooses scales and codes: "native" (uniform levels), "hqq" or "quanto"; storage is ours for all three,
-    append-only, keys grouped per channel, values per token. Full-attention layers only: windows that the model has
-    itself stay in full precision. Lossy once seen >= residual_length + q_group_size. `q_group_size`: tokens to a key
-    block and, at most, channels to a value group ("auto": 64). Raises ValueError on values that cannot be held.
+    append-only. `axis_key`, `axis_value`: group "channel" (one channel over the tokens of a block), "token"
+    (neighbouring channels of a token) or the backend's own number for it; "auto" is channel for keys, token for
+    values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `compute_dtype`:
+    what decoded tensors are rounded to. `cache_config` says all that instead. Lossy once seen >= residual_length +
+    q_group_size. With a model `config`, windows that the model has itself stay in full precision; without one every
+    layer is quantised. Raises ValueError on values that cannot be held.
     """
 
     name = "quantized"
 
     def __init__(
         self,
-        config: PreTrainedConfig,
+        config: PreTrainedConfig | None = None,
         backend: str = "native",
         nbits: int = 4,
         residual_length: int = 64,
         q_group_size: int | str = "auto",
+        axis_key: int | str = "auto",
+        axis_value: int | str = "auto",
+        compute_dtype: torch.dtype | str = torch.float32,
+        device: torch.device | str = "cpu",
+        *,
+        cache_config: QuantizedCacheConfig | dict | None = None,
     ):
-        config = config.get_text_config(decoder=True)
-        backend = backend.lower()
-        reason = misfit(config) or _broken(config, {"backend": backend, "nbits": nbits, "q_group_size": q_group_size}) or _missing(backend)
-        if reason:
-            raise ValueError(f"QuantizedCache: {reason}")
-        if residual_length < 0:
-            raise ValueError(f"residual_length must be at least 0, got {residual_length}")
-        group = 64 if q_group_size == "auto" else q_group_size
-        make = functools.partial(QuantizedLayer, backend, nbits, group, residual_length, value_group(_value_dim(config), group))
-        table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
-        super().__init__(build_layers(config, table))
+        if isinstance(config, QuantizedCacheConfig):  # as 4.48 had it: QuantizedCache(cache_config)
+            config, cache_config = None, config
+        given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device)
+        if cache_config is not None:
+            cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
+            _refuse_both(given)
+        super().__init__(*_layers(config, cache_config or given))
 
 
-def value_group(head_dim: int, at_most: int) -> int:
-    """The largest divisor of head_dim that is no larger than asked: every head dim is held exactly."""
-    return max(size for size in range(1, at_most + 1) if head_dim % size == 0)
+class QuantoQuantizedCache(QuantizedCache):
+    """QuantizedCache as quanto chooses its scales: 4 or 2 bits, axis 0 (per token) or -1 (per channel)."""
+
+    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
+        super().__init__(config, cache_config=_for_backend("quanto", cache_config))
+
+
+class HQQQuantizedCache(QuantizedCache):
+    """QuantizedCache as HQQ chooses its scales: 8, 4, 3, 2 or 1 bits, axis 0 (per channel) or 1 (per token)."""
+
+    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
+        super().__init__(config, cache_config=_for_backend("hqq", cache_config))
+
+
+def _for_backend(backend: str, cache_config: QuantizedCacheConfig | dict | None) -> dict:
+    """The settings of a config with this backend: the class decides, as a config's default backend is quanto."""
+    return {**dict(cache_config or {}), "backend": backend}
+
+
+def _refuse_both(given: QuantizedCacheConfig) -> None:
+    """A setting beside `cache_config` would be ignored in silence."""
+    default = QuantizedCacheConfig("native", 4, "auto", "auto", "auto", 64, torch.float32)
+    both = [name for name, value in given if value != getattr(default, name)]
+    if both:
+        raise ValueError(f"QuantizedCache was given cache_config and also {', '.join(both)}; put everything into cache_config")
+
+
+def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig) -> tuple:
+    """The layers of a model's config, or None and what makes each layer, once it is known that they can be."""
+    config = None if config is None else decoder_config(config)
+    reason = (misfit(config) if config else None) or _missing(settings.backend)
+    if reason:
+        raise ValueError(f"QuantizedCache: {reason}")
+    make = functools.partial(
+        QuantizedLayer,
+        settings.backend,
+        settings.nbits,
+        64 if settings.q_group_size == "auto" else settings.q_group_size,
+        settings.residual_length,
+        axis_key=settings.axis_key,
+        axis_value=settings.axis_value,
+        compute_dtype=settings.compute_dtype,
+    )
+    table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
+    return (build_layers(config, table), None) if config else (None, make)
+
+
+@functools.cache
+def largest_divisor(number: int, at_most: int) -> int:
+    """The largest divisor of `number` that is no larger than asked: every head dim is held exactly."""
+    return max(size for size in range(1, at_most + 1) if number % size == 0)
+
+
+def why_not_packed(head_dim: int) -> str | None:
+    return f"head_dim {head_dim} is not a multiple of 8, which packing needs" if head_dim % 8 else None
 
 
 def _value_dim(config: PreTrainedConfig) -> int:
@@ -179,25 +264,11 @@ def misfit(config: PreTrainedConfig) -> str | None:
     """Why quantising does not suit this model, or None."""
     if "full_attention" not in layer_types(config):
         return f"{config.model_type} has no full-attention layer; its windows and states are small already"
-    dim = _value_dim(config)
-    return f"head_dim {dim} is not a multiple of 8, which packing needs" if dim % 8 else None
+    return why_not_packed(_value_dim(config))
 
 
 def _broken(config: PreTrainedConfig, parameters) -> str | None:
-    backend, nbits, group = parameters["backend"], parameters["nbits"], parameters["q_group_size"]
-    if backend not in NBITS:
-        return f"backend must be one of {', '.join(NBITS)}, got {backend!r}"
-    if nbits not in NBITS[backend]:
-        others = "; ".join(f"{other} takes {_listed(bits)}" for other, bits in NBITS.items() if other != backend)
-        return f"nbits must be {_listed(NBITS[backend])} for {backend}, got {nbits}; {others}"
-    if group not in (*GROUPS, "auto"):
-        return f"q_group_size must be {_listed(GROUPS)} or auto, got {group}"
-    return None
-
-
-def _listed(values) -> str:
-    *others, last = map(str, values)
-    return f"{', '.join(others)} or {last}" if others else last
+    return why_not_nbits(parameters["backend"], parameters["nbits"])
 
 
 @functools.cache
@@ -220,7 +291,7 @@ def _choice_reasons(parameter: str, config: PreTrainedConfig, values) -> dict:
         return {backend: reason for backend in NBITS if (reason := _missing(backend))}
     if parameter == "nbits":
         backend = values["backend"]
-        return {nbits: f"{backend} takes {_listed(NBITS[backend])} bits" for nbits in (8, 4, 3, 2, 1) if nbits not in NBITS[backend]}
+        return {nbits: f"{backend} takes {listed(NBITS[backend])} bits" for nbits in (8, 4, 3, 2, 1) if nbits not in NBITS[backend]}
     return {}
 
 
@@ -239,6 +310,8 @@ ENTRY = Entry(
         Parameter("nbits", "Bits", "choice", 4, "Bits an element: native 8, 4, 2; hqq also 3 and 1; quanto 4, 2.", choices=(8, 4, 3, 2, 1)),
         Parameter("residual_length", "Residual", "int", 64, "Latest tokens kept in full precision, at least.", minimum=0, maximum=4096, step=16),
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
+        Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS),
+        Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS),
     ),
     lossy=True,
     can=frozenset({"crop", "beam", "continue", "batch", "copy"}),
@@ -246,5 +319,5 @@ ENTRY = Entry(
     misfit=misfit,
     broken=_broken_or_missing,
     choice_reasons=_choice_reasons,
-    label=lambda backend, nbits, residual_length, q_group_size: f"{backend.capitalize() if backend != 'hqq' else 'HQQ'} {nbits}-bit",
+    label=lambda backend, nbits, **_: f"{backend.capitalize() if backend != 'hqq' else 'HQQ'} {nbits}-bit",
 )

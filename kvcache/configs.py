@@ -1,0 +1,192 @@
+"""The configuration objects of transformers 4.48's caches, for `cache_config=`: plain fields, checked, to and from JSON."""
+
+import copy
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+# What each backend can do, and what its axes mean: a group is one channel over the tokens of a block, or neighbouring
+# channels of one token. 4.48's documentation calls quanto's axis 0 "per channel"; its groups are in truth per token.
+NBITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
+AXES = {
+    "native": {0: "channel", 1: "token"},
+    "hqq": {0: "channel", 1: "token"},
+    "quanto": {0: "token", -1: "channel"},
+}
+AXIS_WORDS = ("auto", "channel", "token")
+
+
+def grouping(backend: str, axis: int | str, otherwise: str) -> str:
+    """ "channel" or "token": what `axis` means to `backend`, or `axis` itself if it is one of these words; for "auto", `otherwise`."""
+    return otherwise if axis == "auto" else AXES[backend].get(axis, axis)
+
+
+def listed(values) -> str:
+    """ "8, 4 or 2"."""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def check_backend(backend: str) -> str:
+    """The backend's name in small letters. Raises ValueError listing the backends."""
+    name = backend.lower() if isinstance(backend, str) else backend
+    if name not in NBITS:
+        raise ValueError(f"backend must be one of {', '.join(NBITS)}, got {backend!r}")
+    return name
+
+
+def why_not_nbits(backend: str, nbits: int) -> str | None:
+    """Why this backend cannot store so many bits, and which can; None when it can."""
+    if nbits in NBITS[backend] and not isinstance(nbits, bool):
+        return None
+    others = "; ".join(f"{other} takes {listed(bits)}" for other, bits in NBITS.items() if other != backend)
+    return f"nbits must be {listed(NBITS[backend])} for {backend}, got {nbits}; {others}"
+
+
+def why_not_axis(backend: str, name: str, axis: int | str) -> str | None:
+    """Why this backend cannot group along `axis`; None when it can."""
+    if not isinstance(axis, bool) and (axis in AXES[backend] or axis in AXIS_WORDS):
+        return None
+    meanings = [f"{value} (per {meaning})" for value, meaning in AXES[backend].items()]
+    return f"{name} must be {listed(meanings)} for {backend}, or one of {', '.join(AXIS_WORDS)}; got {axis!r}"
+
+
+@dataclass
+class CacheConfig:
+    """Base of the configurations: what `cache_implementation` it is for, and the ways in and out."""
+
+    cache_implementation: str | None = None
+
+    def __post_init__(self):
+        self.validate()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "CacheConfig":
+        """A config from `to_dict()` or JSON, `kwargs` taking precedence; of kwargs, names it does not know are left out.
+
+        Raises ValueError on a name in `config_dict` that this config does not have, and on wrong values.
+        """
+        names = [known.name for known in fields(cls)]
+        unknown = [name for name in config_dict if name not in names]
+        if unknown:
+            raise ValueError(f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it takes {', '.join(names)}")
+        return cls(**{**config_dict, **{name: value for name, value in kwargs.items() if name in names}})
+
+    def validate(self) -> None:
+        """Raise ValueError, naming what would be right, if a field cannot be."""
+
+    def update(self, **kwargs) -> dict[str, Any]:
+        """Set fields by name and return what was not used. Raises ValueError, nothing changed, on wrong values."""
+        used = {name: value for name, value in kwargs.items() if name in self.__dict__}
+        changed = copy.copy(self)
+        changed.__dict__.update(used)
+        changed.__post_init__()
+        self.__dict__.update(changed.__dict__)
+        return {name: value for name, value in kwargs.items() if name not in used}
+
+    def to_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(self.__dict__)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) pairs, so that `dict(config)` works."""
+        yield from self.to_dict().items()
+
+    def to_json_string(self) -> str:
+        """JSON that `from_dict(json.loads(...))` reads back; dtypes by name."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, default=_json_name) + "\n"
+
+    def to_json_file(self, json_file_path: str | os.PathLike) -> None:
+        with open(json_file_path, "w", encoding="utf-8") as file:
+            file.write(self.to_json_string())
+
+
+@dataclass
+class QuantizedCacheConfig(CacheConfig):
+    """How to quantise: for `QuantizedCache`, `QuantoQuantizedCache` and `HQQQuantizedCache(cache_config=...)`.
+
+    `backend`: in any case; by default quanto, or hqq where bits or axes are asked for that only hqq has. `axis_key`,
+    `axis_value`: a number of AXES, or "channel", "token", "auto" (keys per channel, values per token). `q_group_size`: elements that share a
+    scale, and tokens to a block. `residual_length`: latest tokens in full precision, at least. `compute_dtype`: what
+    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are.
+    """
+
+    backend: str | None = None
+    nbits: int = 4
+    axis_key: int | str = 0
+    axis_value: int | str = 0
+    q_group_size: int | str = 64
+    residual_length: int = 128
+    compute_dtype: torch.dtype | str = torch.float16
+    device: str | torch.device = "cpu"
+    cache_implementation: str | None = field(default="quantized", kw_only=True)
+
+    def __post_init__(self):
+        if self.backend is None:
+            self.backend = "hqq" if why_not("quanto", self) and not why_not("hqq", self) else "quanto"
+        self.backend = check_backend(self.backend)
+        self.compute_dtype = dtype_named(self.compute_dtype)
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise ValueError, naming what would be right, if a field cannot be or does not suit the backend."""
+        reason = why_not(check_backend(self.backend), self)
+        if reason:
+            raise ValueError(reason)
+        if self.q_group_size != "auto" and not _is_whole(self.q_group_size, 1):
+            raise ValueError(f"q_group_size must be a whole number from 1, or auto, got {self.q_group_size!r}")
+        if not _is_whole(self.residual_length, 0):
+            raise ValueError(f"residual_length must be a whole number from 0, got {self.residual_length!r}")
+        dtype_named(self.compute_dtype)
+        _check_device(self.device)
+
+
+@dataclass
+class StaticCacheConfig(CacheConfig):
+    """How large a static cache is: rows, tokens, and the device its memory is on."""
+
+    batch_size: int
+    max_cache_len: int
+    device: str | torch.device = "cpu"
+    cache_implementation: str | None = field(default="static", kw_only=True)
+
+    def validate(self) -> None:
+        """Raise ValueError, naming what would be right, if a field cannot be."""
+        for name in ("batch_size", "max_cache_len"):
+            if not _is_whole(getattr(self, name), 1):
+                raise ValueError(f"{name} must be a whole number from 1, got {getattr(self, name)!r}")
+        _check_device(self.device)
+
+
+def why_not(backend: str, config: QuantizedCacheConfig) -> str | None:
+    """Why this backend cannot do the bits and axes of a config, and what it can; None when it can."""
+    reasons = (why_not_axis(backend, name, getattr(config, name)) for name in ("axis_key", "axis_value"))
+    return why_not_nbits(backend, config.nbits) or next(filter(None, reasons), None)
+
+
+def dtype_named(dtype: torch.dtype | str) -> torch.dtype:
+    """A floating dtype from itself or its name, "float16" or "torch.float16". Raises ValueError."""
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if found not in (torch.float16, torch.bfloat16, torch.float32):
+        raise ValueError(f"compute_dtype must be float16, bfloat16 or float32, got {dtype!r}")
+    return found
+
+
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be a torch device such as cpu or cuda:0, got {device!r}") from error
+
+
+def _is_whole(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _json_name(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return str(value)
