@@ -5,6 +5,8 @@ import gradio as gr
 from kvcache import models
 from kvcache.catalog import ENTRIES
 
+from . import drift
+from .compare import Comparison, wanted_columns
 from .events import MODEL_QUEUE, key_of
 from .forms import why_not
 from .state import Registry, Settings
@@ -56,6 +58,24 @@ def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict
     return last_reply(session) | {"reason": event.reason, "changed": changed}
 
 
+def compare_caches(registry: Registry, key: str, messages: list[str], wanted: list[Settings]) -> dict:
+    """Send every message to every cache, measure what differed, and return the run. Raises gr.Error with a sentence."""
+    session = registry.get(key)
+    session.stop.clear()
+    try:
+        if not messages:
+            raise ValueError("messages is empty: give at least one")
+        comparison = Comparison(wanted)
+        for message in messages:
+            for _ in comparison.ask(message, session.stop):
+                pass
+            for _ in drift.measure(comparison, session.stop):
+                pass
+    except ValueError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+    return comparison.record() | {"parting": comparison.parting}
+
+
 def wire_api(registry: Registry) -> None:
     """Add the named endpoints to the page being built."""
 
@@ -64,6 +84,18 @@ def wire_api(registry: Registry) -> None:
         """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
         wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
         return answer(registry, key_of(request), message, wanted)
+
+    def compare(messages: list[str], caches: list[dict], model: str = "", system: str = "", temperature: float = 0.0,
+                max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
+        """Send the same messages, in order, to two to four caches: [{"cache": "sink", "parameters": {...}}, ...]."""
+        try:
+            chosen = [(one["cache"], one.get("parameters") or {}) for one in caches]
+            sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
+            wanted = wanted_columns(model or models.DEFAULT, system, sampling, chosen)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            sentence = str(error) if isinstance(error, ValueError) else 'caches must be a list such as [{"cache": "sink"}, {"cache": "dynamic"}]'
+            raise gr.Error(sentence, print_exception=False) from error
+        return compare_caches(registry, key_of(request), messages, wanted)
 
     def catalog(model: str = "") -> dict:
         """The models on offer and the caches in the catalog; with `model`, why a cache does not fit it."""
@@ -78,4 +110,5 @@ def wire_api(registry: Registry) -> None:
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 
     gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
+    gr.api(compare, api_name="compare", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
     gr.api(catalog, api_name="catalog", concurrency_limit=None)

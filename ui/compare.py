@@ -9,6 +9,7 @@ from typing import Any
 from kvcache import catalog, models
 from kvcache.conversation import Conversation
 from kvcache.engine import Done, Stats, Token
+from kvcache.measure import first_divergence
 from kvcache.memory import Snapshot, take_snapshot
 
 from .charts import History, decimate, used_nbytes
@@ -47,7 +48,11 @@ class Column:
     history: History = field(default_factory=History)
     turns: list[Turn] = field(default_factory=list)
     snapshot: Snapshot | None = None
-    mean_kl: float | None = None
+    kl: list[float] = field(default_factory=list)  # nats from the first column, at every token of its replies
+
+    @property
+    def mean_kl(self) -> float | None:
+        return sum(self.kl) / len(self.kl) if self.kl else None
 
     def add(self, event) -> None:
         """Take in one event of the engine."""
@@ -73,6 +78,9 @@ class Comparison:
         self.broken = False  # stopped or failed half way: the columns no longer share their messages
         self.columns = [self._column(n, settings) for n, settings in enumerate(wanted)]
         self._number_twins()
+        self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
+        self.forced = 0  # tokens they have seen
+        self.parting: dict[str, Any] | None = None  # where a column first differed, and what both expected there
 
     def _column(self, n: int, settings: Settings) -> Column:
         try:
@@ -90,7 +98,7 @@ class Comparison:
 
     @property
     def caches(self) -> list:
-        return [column.conversation.cache for column in self.columns]
+        return [column.conversation.cache for column in self.columns] + self.shadows
 
     @property
     def users(self) -> list[str]:
@@ -133,7 +141,9 @@ class Comparison:
     def divergence(self, column: Column) -> tuple[int, int] | None:
         """(turn, token) of the first reply token that differs from the first column's, both from 0; None if none does."""
         for n, (mine, first) in enumerate(zip(column.turns, self.columns[0].turns)):
-            at = first_difference(mine.ids, first.ids, whole=mine.stats is not None and first.stats is not None)
+            whole = mine.stats is not None and first.stats is not None
+            length = None if whole else min(len(mine.ids), len(first.ids))
+            at = first_divergence(mine.ids[:length], first.ids[:length])
             if at is not None:
                 return n, at
         return None
@@ -184,14 +194,6 @@ def _counted_from_one(place: tuple[int, int] | None) -> dict[str, int] | None:
 
 def _complete(settings: Settings, config) -> dict[str, Any]:
     return catalog.entry(settings.cache).check(config, **settings.parameters)
-
-
-def first_difference(mine: Sequence[int], first: Sequence[int], whole: bool) -> int | None:
-    """Where two replies part; with `whole`, the end of the shorter one counts as a difference."""
-    for at, (a, b) in enumerate(zip(mine, first)):
-        if a != b:
-            return at
-    return min(len(mine), len(first)) if whole and len(mine) != len(first) else None
 
 
 def wanted_columns(model: str, system: str, sampling: Mapping[str, Any], caches: Sequence[tuple[str, Mapping[str, Any]]]

@@ -47,28 +47,32 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     note = "" if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
     session.comparison, session.busy = comparison, True
     yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn=True),
-           tab.table: _waiting(comparison), tab.divergence: ""}
+           tab.table: compare_view.table_html(comparison)}
     try:
-        yield from _turns(tab, session, comparison, messages, replies)
-        yield {tab.notice: fragments.notice("Measuring how far the next-token distributions drift apart.", "info")}
-        drift.measure(comparison, session.stop)
-        yield _results(tab, comparison)
+        for n, (text, expects) in enumerate(messages):
+            replies = replies if n == 0 else comparison.ask(text, session.stop, expects)
+            yield from _paint(tab, comparison, replies)
+            if comparison.broken:
+                break
+            yield from _drift(tab, comparison, session)
     except Exception as error:
-        comparison.broken = True
+        session.comparison = None
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
     finally:
         session.busy = False
         registry.make_room()
+    if session.comparison and session.comparison.broken:
+        yield _results(tab, comparison)
     yield {tab.message: gr.update(submit_btn="Run all", stop_btn=False)}
 
 
-def _turns(tab, session: Session, comparison: Comparison, messages, replies) -> Iterator[dict]:
-    for n, (text, expects) in enumerate(messages):
-        if n:
-            replies = comparison.ask(text, session.stop, expects)
-        yield from _paint(tab, comparison, replies)
-        if session.stop.is_set():
-            break
+def _drift(tab: CompareTab, comparison: Comparison, session: Session) -> Iterator[dict]:
+    painted = time.perf_counter()
+    for done in drift.measure(comparison, session.stop):
+        if time.perf_counter() - painted >= CHART_SECONDS:
+            painted = time.perf_counter()
+            yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "info")}
+    yield _results(tab, comparison)
 
 
 def _paint(tab: CompareTab, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
@@ -89,14 +93,10 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
     return {widgets.thread: compare_view.thread_html(comparison, column) for widgets, column in zip(tab.columns, comparison.columns)}
 
 
-def _waiting(comparison: Comparison) -> str:
-    return compare_view.table_html(comparison)
-
-
 def _results(tab: CompareTab, comparison: Comparison) -> dict:
     sentence = "Stopped: the next run starts over, because the columns no longer share their messages." if comparison.broken else ""
     return {tab.notice: fragments.notice(sentence, "info"), tab.table: compare_view.table_html(comparison),
-            tab.divergence: compare_view.divergence_html(drift.first_parting(comparison)),
+            tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
 
 

@@ -102,7 +102,7 @@ def cell_text(name: str, value: Any) -> str:
 # -- the first diverging token -----------------------------------------------------------------------------------
 
 def divergence_html(parting: dict[str, Any] | None) -> str:
-    """The likeliest next tokens of both caches where they first part. parting: see `drift.first_parting`."""
+    """The likeliest next tokens of both caches where they first part. parting: see `drift.measure`."""
     if parting is None:
         return '<p class="kv-quiet">No reply differs from the first cache\'s.</p>'
     sides = "".join(_side_html(label, tokens, n) for label, tokens, n in (

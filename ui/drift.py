@@ -1,82 +1,77 @@
-"""Where two caches part and how far: the distributions behind a comparison, measured by feeding both the same tokens."""
+"""How far the columns of a comparison drift apart: each expects something of every token the first one wrote.
+
+Every column has a second cache that is fed the first column's text (teacher forcing), turn after turn. What both expect
+at each token gives the mean KL divergence, and, where a reply first differs, the likeliest tokens of both.
+"""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from kvcache import catalog
-from kvcache.engine import PREFILL_CHUNK, feed, prefill_chunks
+from kvcache.measure import kl_divergence, teacher_forced
 
-from .compare import Column, Comparison
+from .compare import Comparison
 
+SLICE = 32  # tokens measured between two looks at stop
 TOP_TOKENS = 5
 
 
-def first_parting(comparison: Comparison) -> dict[str, Any] | None:
-    """The earliest place where a column parts from the first, with the likeliest next tokens of both; None if none does.
+def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iterator[float]:
+    """Measure the last turn; yields the fraction done. Sets `kl` of every column and, at the first parting, `parting`."""
+    turn = comparison.columns[0].turns[-1]
+    prompt_end = len(turn.all_ids) - len(turn.ids)
+    prompt, seen = turn.all_ids[comparison.forced:prompt_end], comparison.forced
+    if not comparison.shadows:
+        comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
+    for start in range(0, len(turn.ids), SLICE):
+        if stop is not None and stop.is_set():
+            comparison.broken = True
+            return
+        part = turn.ids[start:start + SLICE]
+        _measure_slice(comparison, prompt, part, turn.all_ids[:seen], start)
+        prompt, seen = part[-1:], prompt_end + start + len(part) - 1
+        yield (start + len(part)) / len(turn.ids)
+    comparison.forced = seen
 
-    Both caches are filled anew with the same tokens, cut into forwards as the conversation cut them.
-    """
+
+def _fresh_cache(comparison: Comparison, n: int) -> Any:
+    settings = comparison.columns[n].settings
+    return catalog.create(settings.cache, comparison.loaded.model, **settings.parameters)
+
+
+def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence[int], seen_ids: Sequence[int], start: int) -> None:
+    tables = [teacher_forced(comparison.loaded, cache, prompt, part, seen_ids) for cache in comparison.shadows]  # each [T, V]
+    for column, table in zip(comparison.columns, tables):
+        column.kl += kl_divergence(tables[0], table).tolist()
+    if comparison.parting is None:
+        comparison.parting = _parting(comparison, tables, start)
+
+
+def _parting(comparison: Comparison, tables: Sequence[torch.Tensor], start: int) -> dict[str, Any] | None:
+    """The earliest difference from the first column, if it lies in this slice of the last turn."""
+    last = len(comparison.users) - 1
     places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
-    places = [(place, n) for place, n in places if place is not None and n]
-    if not places:
+    here = [(place[1] - start, n) for place, n in places if place and place[0] == last and 0 <= place[1] - start < len(tables[0])]
+    if not here:
         return None
-    (turn, token), n = min(places)
-    first, other = comparison.columns[0], comparison.columns[n]
+    at, n = min(here)
+    columns, tokenizer = comparison.columns, comparison.loaded.tokenizer
     return {
-        "column": n, "label": other.label, "first_label": first.label, "turn": turn + 1, "token": token + 1,
-        "first": likeliest(comparison, first, turn, token), "other": likeliest(comparison, other, turn, token),
+        "column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": last + 1, "token": start + at + 1,
+        "first": likeliest(tokenizer, tables[0][at]), "other": likeliest(tokenizer, tables[n][at]),
     }
 
 
-def likeliest(comparison: Comparison, column: Column, turn: int, token: int) -> list[tuple[str, float]]:
-    """(text, probability) of the likeliest tokens after `token` tokens of reply `turn` of the first column."""
-    logits = replay(comparison, column, turn, token)
-    probabilities, ids = logits.float().softmax(-1).topk(TOP_TOKENS)
-    tokenizer = comparison.loaded.tokenizer
-    return [(shown(tokenizer.decode([int(i)])), float(p)) for p, i in zip(probabilities, ids)]
+def likeliest(tokenizer: Any, log_probabilities: torch.Tensor) -> list[tuple[str, float]]:
+    """(text, probability) of the likeliest tokens of one distribution [V], highest first."""
+    values, ids = log_probabilities.exp().topk(min(TOP_TOKENS, len(log_probabilities)))
+    return [(shown(tokenizer.decode([token])), value) for token, value in zip(ids.tolist(), values.tolist())]
 
 
 def shown(text: str) -> str:
     """A token's text with its white space made visible."""
     return text.replace("\n", "\\n").replace(" ", "\u2423") or "(empty)"
-
-
-@torch.no_grad()
-def replay(comparison: Comparison, column: Column, turn: int, token: int) -> torch.Tensor:
-    """Logits [V] of a fresh cache of this column's kind after the first column's first `token` tokens of reply `turn`."""
-    loaded, settings = comparison.loaded, column.settings
-    cache = catalog.create(settings.cache, loaded.model, **settings.parameters)
-    seen, logits = 0, None
-    for n, past in enumerate(comparison.columns[0].turns[:turn + 1]):
-        reply = past.ids if n < turn else past.ids[:token]
-        prompt_end = len(past.all_ids) - len(past.ids)
-        for chunk in prefill_chunks(loaded, past.all_ids[seen:prompt_end], seen, PREFILL_CHUNK):
-            logits = feed(loaded, cache, chunk)
-        fed = reply if n == turn else reply[:-1]  # the last token of a reply is fed with the next message
-        for one in fed:
-            logits = feed(loaded, cache, [one])
-        seen = prompt_end + len(fed)
-    return logits
-
-
-def measure(comparison: Comparison, stop: threading.Event | None = None) -> None:
-    """Set every column's mean KL divergence from the first under teacher forcing on the first column's tokens, in nats."""
-    try:
-        from kvcache import measure as figures
-    except ImportError:
-        return
-    first = comparison.columns[0]
-    first.mean_kl = 0.0
-    for column in comparison.columns[1:]:
-        if stop is not None and stop.is_set():
-            return
-        column.mean_kl = figures.teacher_forced_kl(comparison.loaded, _factory(comparison, first), _factory(comparison, column),
-                                                   first.conversation.ids)
-
-
-def _factory(comparison: Comparison, column: Column):
-    settings = column.settings
-    return lambda: catalog.create(settings.cache, comparison.loaded.model, **settings.parameters)

@@ -1,0 +1,471 @@
+"""The page without a browser: forms from the catalog, figures from snapshots, sessions, and events as generators."""
+
+import csv
+import io
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import kvcache
+import ui  # noqa: F401  (before gradio: telemetry off)
+from kvcache import models
+from kvcache.engine import Stats, Token
+from kvcache.memory import LayerMemory, Snapshot
+from tiny_chat import tiny
+from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, view
+from ui.charts import History
+from ui.compare import Comparison, wanted_columns
+from ui.state import Registry, Session, Settings
+
+WORDS = "The keeper counts the ships and remembers the code. "
+REPLY = {"max_new_tokens": 6}
+SMALL = {"dynamic": {}, "static": {"max_cache_len": 512}, "sliding_window": {"window_length": 32}, "sink": {"window_length": 32},
+         "quantized": {"nbits": 4, "q_group_size": 32, "residual_length": 8}}
+
+
+@pytest.fixture(autouse=True)
+def one_tiny_model(monkeypatch):
+    """Every model asked for is the tiny one, except one that cannot be had."""
+    def load(model_id="tiny", *arguments, **options):
+        if model_id == "no/such-model":
+            raise models.ModelError("The hub has no public model 'no/such-model': check the spelling.")
+        return tiny("llama")
+
+    monkeypatch.setattr(models, "load", load)
+
+
+def settings(cache="dynamic", parameters=None, model="tiny", system="", **sampling):
+    return Settings(model, cache, SMALL[cache] if parameters is None else parameters, system, REPLY | sampling)
+
+
+def snapshot(seen, layers=4, held=None, reserved=100):
+    layer = LayerMemory(keys=64 * seen, values=64 * seen, scales=8, residual=16, reserved=reserved)
+    return Snapshot(seen, seen if held is None else held, (layer,) * layers, (seen,) * layers)
+
+
+def grown(*lengths, start=1):
+    history = History()
+    for seen in range(start, lengths[0] + 1):
+        history.add(snapshot(seen))
+    for length in lengths[1:]:
+        history.add(snapshot(length))
+    return history
+
+
+def say(session, text, wanted=None):
+    """Send a message and take in every event; returns the stats of the reply."""
+    session.prepare(wanted or session.settings or settings())
+    for event in session.conversation.send(text, session.stop):
+        session.history.add(event.snapshot)
+    return session.stats[-1]
+
+
+# -- forms -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", list(kvcache.ENTRIES))
+def test_every_parameter_of_the_catalog_has_a_widget_with_its_help_and_range(name):
+    entry = kvcache.ENTRIES[name]
+    form = built_form(name)
+    for parameter in entry.parameters:
+        widget = form.widgets[name, parameter.name]
+        assert widget.label == parameter.label and widget.value == parameter.default
+        assert parameter.help.rstrip(".") in widget.info
+        if parameter.kind == "int":
+            assert f"{parameter.maximum:,}" in widget.info
+
+
+def built_form(name, **options):
+    import gradio as gr
+    with gr.Blocks():
+        return forms.cache_form(kvcache.ENTRIES, "test", name, **options)
+
+
+def test_a_form_reads_back_the_chosen_cache_and_only_its_own_parameters():
+    form = built_form("sink", values={"window_length": 64})
+    values = {form.cache: "sink"} | {widget: widget.value for widget in form.widgets.values()}
+    assert form.read(values) == ("sink", {"window_length": 64, "num_sink_tokens": 4})
+
+
+def test_picking_a_cache_shows_its_group_alone():
+    form = built_form("dynamic")
+    shown = form.chosen("sink", tiny().config)
+    assert [name for name, group in form.groups.items() if shown[group]["visible"]] == ["sink"]
+    assert kvcache.ENTRIES["sink"].summary.split(":")[0] in shown[form.note]
+
+
+def test_a_cache_that_does_not_fit_is_marked_and_its_note_gives_the_reason():
+    config = tiny("mamba").config
+    refused = {name: forms.why_not(entry, config) for name, entry in kvcache.ENTRIES.items()}
+    assert any(refused.values()), "mamba has no attention layers: some cache must say that it does not fit"
+    for label, name in forms.cache_choices(kvcache.ENTRIES, config):
+        assert label.endswith("not here") == bool(refused[name])
+        if refused[name]:
+            assert "kv-warning" in forms.note_html(kvcache.ENTRIES[name], config, "f")
+
+
+def test_choices_that_can_not_be_taken_are_greyed_out_with_the_reason():
+    parameter = SimpleNamespace(name="nbits", label="Bits", kind="choice", choices=(8, 3, 1))
+    entry = SimpleNamespace(name="q", title="Q", summary="s.", parameters=(parameter,), unavailable=lambda: None,
+                            fits=lambda config: None, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
+    note = forms.note_html(entry, object(), "f")
+    assert "#f-q-nbits label:nth-of-type(2), #f-q-nbits label:nth-of-type(3)" in note
+    assert "Bits 3, 1: no &lt;3&gt;" in note
+
+
+def test_wide_ranges_are_number_fields_and_narrow_ones_sliders():
+    narrow = SimpleNamespace(kind="int", minimum=0, maximum=64, step=1)
+    wide = SimpleNamespace(kind="int", minimum=8, maximum=32768, step=1)
+    assert forms.is_slider(narrow) and not forms.is_slider(wide)
+
+
+# -- charts ------------------------------------------------------------------------------------------------------
+
+def test_the_memory_figure_stacks_every_kind_by_layer_in_its_own_colour():
+    figure = charts.memory_figure(snapshot(10, layers=3))
+    bars = [trace for trace in figure["data"] if trace["type"] == "bar"]
+    assert [bar["name"] for bar in bars] == ["keys", "values", "scales", "residual", "reserved"]
+    assert all(len(bar["x"]) == 3 and bar["marker"]["color"] == f"var(--kv-{bar['name']})" for bar in bars)
+    assert bars[0]["x"] == [640] * 3
+
+
+def test_state_joins_the_legend_only_where_a_model_has_it():
+    layer = LayerMemory(state=50)
+    names = [trace.get("name") for trace in charts.memory_figure(Snapshot(1, 0, (layer,), (0,)))["data"]]
+    assert "state" in names
+
+
+def test_28_layers_keep_few_labels():
+    axis = charts.memory_figure(snapshot(10, layers=28))["layout"]["yaxis"]
+    assert len(axis["tickvals"]) <= charts.MAX_LABELLED_LAYERS and axis["tickvals"][0] == 0
+
+
+def test_the_history_counts_tokens_processed_through_crops_and_recomputation():
+    history = grown(10)
+    history.add(snapshot(4))  # cropped to nothing and 4 tokens fed
+    history.add(snapshot(6))
+    assert [point[:2] for point in history.points[-3:]] == [(10, 10), (14, 4), (16, 6)]
+
+
+def test_a_long_history_is_thinned_and_keeps_its_ends_and_its_steps_down():
+    points = [(n, n if n < 900 else n - 800, 0, 0) for n in range(1, 2001)]
+    kept = charts.decimate(points)
+    assert len(kept) <= charts.MAX_POINTS + 4
+    assert kept[0] == points[0] and kept[-1] == points[-1]
+    assert points[898] in kept and points[899] in kept
+
+
+def test_the_history_figure_marks_window_turns_and_a_dynamic_cache():
+    history = grown(40)
+    history.turns = [0, 20]
+    figure = charts.history_figure(history, lambda tokens: 1000 * tokens, window=32)
+    by_name = {trace["name"]: trace for trace in figure["data"]}
+    assert by_name["DynamicCache would hold"]["y"][-1] == 40_000 and by_name["DynamicCache would hold"]["line"]["dash"] == "dash"
+    assert by_name["tokens seen"]["y"][-1] == 40
+    assert {note["text"] for note in figure["layout"]["annotations"]} == {"turn 2", "window 32"}
+
+
+def test_an_empty_history_is_a_figure_too():
+    assert charts.history_figure(History(), lambda tokens: 0)["data"]
+
+
+@pytest.mark.parametrize("nbytes, words", [(0, "0 B"), (938, "938 B"), (187_400, "187 kB"), (1_340_000, "1.34 MB"), (999_999, "1 MB")])
+def test_sizes_in_words(nbytes, words):
+    assert charts.human_bytes(nbytes) == words
+
+
+def test_the_facts_under_the_chart_say_what_a_dynamic_cache_would_hold():
+    facts = dict(charts.length_facts(snapshot(10), 26_000, predicted=5216, window=32))
+    assert facts["seen"] == "10" and facts["measured"] == "5.22 kB" and facts["window"] == "32"
+    assert facts["DynamicCache would hold"] == "26 kB (5.0x)"
+
+
+def test_every_chart_has_words_for_those_who_can_not_see_it():
+    assert charts.memory_words(snapshot(10, layers=2)) == (
+        "2 layers hold 2.81 kB: keys 1.28 kB, values 1.28 kB, scales 16 B, residual 32 B, reserved 200 B.")
+
+
+# -- every token's fate ------------------------------------------------------------------------------------------
+
+def test_a_short_ribbon_has_one_cell_a_token_and_counts_in_words():
+    per_cell, kinds = fates.cells([("sink", 2), ("evicted", 3), ("full", 4)], pending=1)
+    assert per_cell == 1 and kinds == ["sink"] * 2 + ["evicted"] * 3 + ["full"] * 4 + ["pending"]
+    html = fates.ribbon_html([("sink", 2), ("full", 4)], 1)
+    assert "full precision <b>4</b>" in html and "not yet cached <b>1</b>" in html
+
+
+def test_a_long_ribbon_shares_cells_and_never_hides_the_sinks():
+    per_cell, kinds = fates.cells([("sink", 4), ("evicted", 10_000), ("quantized", 900)])
+    assert len(kinds) <= fates.MAX_CELLS and per_cell == 46
+    assert kinds[0] == "sink" and kinds[-1] == "quantized" and kinds[100] == "evicted"
+
+
+@pytest.mark.parametrize("name", list(kvcache.ENTRIES))
+def test_the_learn_card_shows_what_the_cache_itself_says(name):
+    card = learn.card_html(kvcache.ENTRIES[name])
+    assert kvcache.ENTRIES[name].title in card and "kv-cells" in card
+    assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
+
+
+# -- words -------------------------------------------------------------------------------------------------------
+
+def test_the_line_under_a_reply():
+    stats = Stats(214, 9, 30, 0.016, 900.0, 205.0, 187_000, "recomputed all 223: the cache is new")
+    line = fragments.stats_line(stats)
+    for words in ("reused <b>214</b>", "computed <b>9</b>", "first token <b>16 ms</b>", "prefill <b>900 tok/s</b>",
+                  "decode <b>205 tok/s</b>", "cache <b>187 kB</b>", "recomputed all 223"):
+        assert words in line
+
+
+def test_what_people_and_models_write_is_escaped():
+    assert "<script>" not in fragments.notice("<script>alert(1)</script>")
+    assert "<img" not in fragments.figures_line([("<img>", "<img>")])
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+def test_each_key_has_its_own_conversation():
+    registry = Registry()
+    say(registry.get("ada"), WORDS)
+    assert registry.get("bram").conversation is None and len(registry.get("ada").conversation.messages) == 2
+
+
+def test_changing_the_cache_keeps_the_messages_and_says_that_it_computes_again():
+    session = Session("s")
+    say(session, WORDS, settings("dynamic"))
+    sentence = session.prepare(settings("sink"))
+    assert sentence.startswith("Changed the cache: the messages stay")
+    assert len(session.conversation.messages) == 2 and session.stats[0].generated
+    stats = say(session, "and then", settings("sink"))
+    assert stats.reused == 0 and "recomputed all" in stats.note
+
+
+def test_changing_only_the_sampling_keeps_the_cache():
+    session = Session("s")
+    say(session, WORDS, settings())
+    assert session.prepare(settings(temperature=0.5)) == ""
+    assert say(session, "and then", settings(temperature=0.5)).reused > 0
+
+
+@pytest.mark.parametrize("wanted, words", [
+    (settings("quantized", {"nbits": 5}), "nbits"),
+    (settings("sink", {"window_length": 8, "num_sink_tokens": 8}), "window_length"),
+    (settings(model="no/such-model"), "no/such-model"),
+    (settings(temperature=-1), "temperature"),
+    (settings(max_new_tokens=0), "max_new_tokens"),
+])
+def test_settings_that_can_not_be_are_refused_in_a_sentence_and_nothing_changes(wanted, words):
+    session = Session("s")
+    say(session, WORDS, settings())
+    before = (session.conversation, session.settings, session.conversation.messages)
+    with pytest.raises(ValueError, match=words):
+        session.prepare(wanted)
+    assert (session.conversation, session.settings, session.conversation.messages) == before
+
+
+def test_the_least_recently_used_cache_goes_first_and_comes_back_from_its_messages():
+    registry = Registry()
+    for key in ("old", "new"):
+        say(registry.get(key), WORDS)
+    registry.budget = registry.get("new").nbytes
+    assert registry.make_room() == ["old"]
+    assert registry.find("old").nbytes == 0 and len(registry.find("old").conversation.messages) == 2
+    stats = say(registry.get("old"), "and then")
+    assert stats.reused == 0 and "freed" in stats.note
+
+
+def test_a_busy_session_keeps_its_cache():
+    registry = Registry(budget=0)
+    session = registry.get("a")
+    say(session, WORDS)
+    session.busy = True
+    assert registry.make_room() == [] and session.nbytes > 0
+
+
+def test_a_closed_tab_stops_its_reply_and_is_forgotten():
+    registry = Registry()
+    session = registry.get("gone")
+    registry.free("gone")
+    assert session.stop.is_set() and registry.find("gone") is None
+
+
+def test_no_more_sessions_are_remembered_than_allowed():
+    registry = Registry(max_sessions=3)
+    for n in range(9):
+        registry.get(str(n))
+    assert len(registry) == 3 and registry.find("8") is not None
+
+
+# -- one chat turn as a generator --------------------------------------------------------------------------------
+
+@pytest.fixture
+def tab():
+    import gradio as gr
+    with gr.Blocks():
+        return layout.chat_tab(kvcache.ENTRIES, [("tiny", "tiny")], "tiny", "dynamic")
+
+
+def turn(tab, session, text, wanted=None):
+    ask = lambda talk, stop: (text, talk.send(text, stop))  # noqa: E731
+    return list(events.reply(tab, Registry(), session, wanted or settings(), ask, text))
+
+
+def test_a_turn_shows_the_message_at_once_and_ends_with_statistics_and_charts(tab):
+    frames = turn(tab, Session("s"), WORDS)
+    assert frames[0][tab.chatbot][0]["content"] == WORDS and frames[0][tab.message]["value"] == ""
+    last = frames[-1]
+    assert "reused <b>0</b>" in last[tab.chatbot][-1]["content"]
+    assert json.loads(last[tab.memory])["figure"]["data"] and "not yet cached <b>1</b>" in last[tab.fates]
+    assert last[tab.message]["submit_btn"] == "Send" and last[tab.message]["stop_btn"] is False
+
+
+def test_the_second_turn_reuses_the_first(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    turn(tab, session, "and then")
+    assert session.stats[1].reused > 10 and session.history.turns[1] == session.stats[0].computed + session.stats[0].generated - 1
+
+
+@pytest.mark.parametrize("text", ["", "   ", "x" * 1_000_000])
+def test_a_message_that_can_not_be_sent_stays_in_its_box_with_a_sentence_above(tab, text):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    frames = turn(tab, session, text)
+    assert len(frames) == 1 and tab.message not in frames[0] and tab.chatbot not in frames[0]
+    assert 'role="alert"' in frames[0][tab.notice]
+    assert len(session.conversation.messages) == 2
+
+
+def test_regenerate_replaces_the_last_reply(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    turn(tab, session, "and then")
+    frames = list(events.reply(tab, Registry(), session, settings(), events.again))
+    assert [m["content"] for m in frames[0][tab.chatbot] if m["role"] == "user"] == [WORDS, "and then"]
+    assert len(session.conversation.messages) == 4 and len(session.stats) == 2
+
+
+def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_back(tab, monkeypatch):
+    session = Session("s")
+    turn(tab, session, WORDS)
+
+    def broken(*arguments, **options):
+        raise RuntimeError("out of memory")
+        yield
+
+    monkeypatch.setattr("kvcache.conversation.generate_tokens", broken)
+    last = turn(tab, session, "and then")[-1]
+    assert "out of memory" in last[tab.notice] and last[tab.message]["value"] == "and then"
+    assert len(session.conversation.messages) == 2 and not session.busy
+
+
+def test_stop_ends_the_reply_and_keeps_what_was_said(tab):
+    session = Session("s")
+    wanted = settings(max_new_tokens=400)
+    frames = events.reply(tab, Registry(), session, wanted, lambda talk, stop: (WORDS, talk.send(WORDS, stop)), WORDS)
+    next(frames)
+    next(frames)
+    session.stop.set()
+    list(frames)
+    assert 1 <= session.stats[0].generated < 400 and len(session.conversation.messages) == 2
+
+
+def test_text_is_painted_by_time_not_by_token():
+    session, written = Session("s"), view.Reply()
+    tokens = [Token(1, "a", n, 0.001 * n, snapshot(n + 1)) for n in range(200)]
+    assert len(list(events.paint_times(iter(tokens), written, session))) <= 3
+    assert written.text == "a" * 200 and len(session.history.points) == 200
+
+
+# -- comparison --------------------------------------------------------------------------------------------------
+
+def compared(*texts, caches=("dynamic", "sink"), **sampling):
+    comparison = Comparison(wanted_columns("tiny", "", REPLY | sampling, [(name, SMALL[name]) for name in caches]))
+    for text in texts:
+        list(comparison.ask(text))
+        list(drift.measure(comparison))
+    return comparison
+
+
+def test_columns_answer_in_turn_token_by_token():
+    comparison = Comparison(wanted_columns("tiny", "", REPLY, [("dynamic", {}), ("static", {"max_cache_len": 512})]))
+    order = [comparison.columns.index(column) for column in comparison.ask(WORDS)]
+    assert order[:6] == [0, 1, 0, 1, 0, 1]
+
+
+def test_an_exact_cache_agrees_to_the_last_token():
+    row = compared(WORDS, "and then", caches=("dynamic", "static")).rows()[1]
+    assert row["agreement"] == 1.0 and row["diverges_at"] is None and row["mean_kl"] < 1e-6
+
+
+def test_a_forgetful_cache_diverges_and_both_expectations_are_shown():
+    comparison = compared(WORDS * 8, "and then", max_new_tokens=20)
+    row = comparison.rows()[1]
+    assert row["mean_kl"] > 0 and row["agreement"] < 1
+    parting, place = comparison.parting, row["diverges_at"]
+    assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
+    first, other = comparison.columns[0].turns[place["turn"] - 1], comparison.columns[1].turns[place["turn"] - 1]
+    decode = lambda token: drift.shown(comparison.loaded.tokenizer.decode([token]))  # noqa: E731
+    assert parting["first"][0][0] == decode(first.ids[place["token"] - 1])
+    assert parting["other"][0][0] == decode(other.ids[place["token"] - 1])
+
+
+def test_the_diverging_text_is_marked():
+    comparison = compared(WORDS * 8, "and then", max_new_tokens=20)
+    assert "<mark" in compare_view.thread_html(comparison, comparison.columns[1])
+    assert "<mark" not in compare_view.thread_html(comparison, comparison.columns[0])
+
+
+def test_the_files_hold_the_run():
+    comparison = compared(WORDS)
+    rows = list(csv.DictReader(io.StringIO(compare_view.csv_text(comparison))))
+    assert [row["name"] for row in rows] == ["dynamic", "sink"]
+    record = json.loads(json.dumps(comparison.record()))
+    assert record["messages"] == [WORDS] and len(record["columns"][0]["replies"]) == 1
+
+
+def test_a_stopped_comparison_starts_over():
+    comparison = Comparison(wanted_columns("tiny", "", {"max_new_tokens": 300}, [("dynamic", {}), ("sink", {})]))
+    stop = threading.Event()
+    for _ in comparison.ask(WORDS, stop):
+        stop.set()
+    assert comparison.broken
+
+
+@pytest.mark.parametrize("caches", [[("dynamic", {})], [("dynamic", {})] * 5])
+def test_a_comparison_takes_two_to_four_caches(caches):
+    with pytest.raises(ValueError, match="two to four"):
+        wanted_columns("tiny", "", {}, caches)
+
+
+def test_a_misfit_names_its_column():
+    with pytest.raises(ValueError, match="Cache 2: .*nbits"):
+        Comparison(wanted_columns("tiny", "", {}, [("dynamic", {}), ("quantized", {"nbits": 5})]))
+
+
+def test_twins_are_told_apart():
+    comparison = Comparison(wanted_columns("tiny", "", {}, [("dynamic", {}), ("dynamic", {})]))
+    assert len({column.label for column in comparison.columns}) == 2
+
+
+# -- set-up ------------------------------------------------------------------------------------------------------
+
+def test_the_forecast_compares_three_lengths_with_dynamic():
+    table = view.prediction("sink", {"window_length": 128, "num_sink_tokens": 4}, tiny())
+    assert table.count("<tr>") == 4 and "32k" in table and "x</td>" in table
+
+
+def test_a_forecast_beyond_the_capacity_says_so():
+    assert "too long" in view.prediction("static", {"max_cache_len": 2048}, tiny())
+
+
+def test_a_forecast_for_bad_parameters_is_a_sentence():
+    assert "num_sink_tokens" in view.prediction("sink", {"window_length": 8, "num_sink_tokens": 8}, tiny())
+
+
+def test_the_page_builds_and_names_only_its_three_endpoints():
+    from ui import page
+    blocks = page.build("tiny", Registry())
+    shown = [dependency for dependency in blocks.config["dependencies"] if dependency.get("api_visibility") == "public"]
+    assert sorted(dependency["api_name"] for dependency in shown) == ["catalog", "chat", "compare"]
