@@ -1,4 +1,4 @@
-"""One attention layer's cache: the buffers it holds, and every operation that follows from them.
+"""One layer's cache: the buffers it holds, and every operation that follows from them.
 
 A layer names its buffers in `stores` (attribute -> kind of byte); bytes, copies, reset, beam reorder, repeat, select
 and device moves are derived from that statement, so a new layer writes `update` and little else.
@@ -184,10 +184,90 @@ def _mismatch(data: torch.Tensor, rows: torch.Tensor) -> str:
     return f"this cache holds {words(data)} and was given {words(rows)}; reset() it, or make a new cache"
 
 
-class Layer(CacheLayerMixin):
-    """Base of our attention layers. `stores` names the Buffer attributes and the kind of byte each one holds."""
+class Stored:
+    """What our layers share. `stores` names the attributes that hold tensors, such as Buffers, and the kind of byte of each."""
 
     stores: ClassVar[dict[str, str]] = {}
+    is_initialized = False
+    seen = 0
+
+    def buffers(self) -> dict[str, Buffer]:
+        return {name: getattr(self, name) for name in self.stores}
+
+    def reset(self) -> None:
+        """Forget all tokens; the next `update` may bring another batch size."""
+        for buffer in self.buffers().values():
+            buffer.clear()
+        self.seen, self.is_initialized = 0, False
+        self.__dict__.pop("batch_size", None)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Row i becomes a copy of row beam_idx[i]."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all)."""
+        for buffer in self.buffers().values():
+            buffer.select(indices)
+        if "batch_size" in self.__dict__:
+            self.batch_size = int(indices.sum()) if indices.dtype == torch.bool else indices.shape[0]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
+        for buffer in self.buffers().values():
+            buffer.repeat(repeats)
+        if "batch_size" in self.__dict__:
+            self.batch_size *= repeats
+
+    def to(self, device: torch.device | str) -> None:
+        """Move all storage."""
+        for buffer in self.buffers().values():
+            buffer.to(device)
+
+    def offload(self) -> None:
+        self.to("cpu")
+
+    def prefetch(self) -> None:
+        if self.is_initialized:
+            self.to(self.device)
+
+    def rows(self) -> dict[str, torch.Tensor]:
+        """Everything stored, by the names in `stores`: what a file of this layer holds."""
+        return {name: buffer.view() for name, buffer in self.buffers().items() if buffer.data is not None}
+
+    def header(self) -> dict:
+        """What a file says of this layer beside its rows."""
+        return {"seen": self.seen, "dtype": str(self.dtype).removeprefix("torch.") if self.is_initialized else None}
+
+    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
+        """Hold `rows` as `rows()` gave them, on the device they are on."""
+        self.reset()
+        if header["dtype"] is None:
+            return
+        for name, held in rows.items():
+            getattr(self, name).replace(held)
+        first = next(iter(rows.values()))
+        self.dtype, self.device, self.batch_size = getattr(torch, header["dtype"]), first.device, first.shape[B]
+        self.seen, self.is_initialized = header["seen"], True
+
+    def fork(self) -> "Stored":
+        """A copy that shares storage until one of the two writes: no bytes are copied now, and neither changes the other."""
+        other = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            setattr(other, name, value.fork() if name in self.stores else copy.deepcopy(value))
+        return other
+
+    def __deepcopy__(self, memo) -> "Stored":
+        other = object.__new__(type(self))
+        memo[id(self)] = other
+        for name, value in self.__dict__.items():
+            setattr(other, name, copy.deepcopy(value, memo))
+        return other
+
+
+class Layer(Stored, CacheLayerMixin):
+    """Base of our attention layers: Buffers of keys and values."""
+
     bounded: ClassVar[bool] = False  # does the storage stop growing?
 
     def __init__(self, is_sliding: bool = False):
@@ -197,9 +277,6 @@ class Layer(CacheLayerMixin):
         self.seen = 0
         for name in self.stores:
             setattr(self, name, Buffer())
-
-    def buffers(self) -> dict[str, Buffer]:
-        return {name: getattr(self, name) for name in self.stores}
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take shapes, dtype and device from the first keys and values; length 0 is fine."""
@@ -252,79 +329,9 @@ class Layer(CacheLayerMixin):
     def trim(self) -> None:
         """Let go of what was only kept for a `crop` that has now been done."""
 
-    def reset(self) -> None:
-        """Forget all tokens; the next `update` may bring another batch size."""
-        for buffer in self.buffers().values():
-            buffer.clear()
-        self.seen, self.is_initialized = 0, False
-        self.__dict__.pop("batch_size", None)
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Row i becomes a copy of row beam_idx[i]."""
-        self.batch_select_indices(beam_idx)
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all)."""
-        if self.is_initialized:
-            for buffer in self.buffers().values():
-                buffer.select(indices)
-            self.batch_size = int(indices.sum()) if indices.dtype == torch.bool else indices.shape[0]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
-        if self.is_initialized:
-            for buffer in self.buffers().values():
-                buffer.repeat(repeats)
-            self.batch_size *= repeats
-
-    def to(self, device: torch.device | str) -> None:
-        """Move all storage."""
-        for buffer in self.buffers().values():
-            buffer.to(device)
-
-    def offload(self) -> None:
-        self.to("cpu")
-
-    def prefetch(self) -> None:
-        if self.is_initialized:
-            self.to(self.device)
-
     def token_fates(self) -> list[tuple[str, int]]:
         """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
         return [("full", self.seen)] if self.seen else []
-
-    def rows(self) -> dict[str, torch.Tensor]:
-        """Everything stored, by the names in `stores`: what a file of this layer holds."""
-        return {name: buffer.view() for name, buffer in self.buffers().items() if buffer.data is not None}
-
-    def header(self) -> dict:
-        """What a file says of this layer beside its rows."""
-        return {"seen": self.seen, "dtype": str(self.dtype).removeprefix("torch.") if self.is_initialized else None}
-
-    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
-        """Hold `rows` as `rows()` gave them, on the device they are on."""
-        self.reset()
-        if header["dtype"] is None:
-            return
-        for name, held in rows.items():
-            getattr(self, name).replace(held)
-        first = next(iter(rows.values()))
-        self.dtype, self.device, self.batch_size = getattr(torch, header["dtype"]), first.device, first.shape[B]
-        self.seen, self.is_initialized = header["seen"], True
-
-    def fork(self) -> "Layer":
-        """A copy that shares storage until one of the two writes: no bytes are copied now, and neither changes the other."""
-        other = object.__new__(type(self))
-        for name, value in self.__dict__.items():
-            setattr(other, name, value.fork() if isinstance(value, Buffer) else copy.deepcopy(value))
-        return other
-
-    def __deepcopy__(self, memo) -> "Layer":
-        other = object.__new__(type(self))
-        memo[id(self)] = other
-        for name, value in self.__dict__.items():
-            setattr(other, name, copy.deepcopy(value, memo))
-        return other
 
 
 def target_length(seen: int, tokens: int) -> int:
