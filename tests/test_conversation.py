@@ -553,7 +553,7 @@ def test_other_architectures_say_over_three_turns_what_a_run_without_a_cache_say
 
 def test_a_recurrent_model_chats_feeding_only_what_is_new():
     loaded = tiny("mamba")
-    conversation = chat(loaded, make_cache=lambda: transformers.DynamicCache(config=loaded.config))
+    conversation = chat(loaded)
     for text in ("Hello there", "Why?"):
         done = say(conversation, text)
         turn = conversation._turns[-1]
@@ -562,6 +562,17 @@ def test_a_recurrent_model_chats_feeding_only_what_is_new():
     conversation.undo()
     done = say(conversation, "More")
     assert done.stats.reused == 0 and "can't go back" in done.stats.note
+    turn = conversation._turns[-1]
+    assert list(turn.reply_ids) == fresh_greedy(conversation, turn.prompt_ids, 12)
+
+
+def test_a_conversation_runs_on_a_cache_that_is_not_in_the_catalog():
+    conversation = chat(make_cache=lambda: transformers.DynamicCache(config=tiny("llama").config))
+    for text in ("Hello there", WORDS):
+        say(conversation, text)
+    conversation.undo()
+    done = say(conversation, "Why?")  # transformers' own cache crops too
+    assert done.stats.reused > 20 and done.stats.note == ""
     turn = conversation._turns[-1]
     assert list(turn.reply_ids) == fresh_greedy(conversation, turn.prompt_ids, 12)
 
