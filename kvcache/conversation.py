@@ -100,6 +100,7 @@ class _Turn:
 class _Plan:
     """What a reply is about to be made from; checked, nothing changed yet."""
 
+    found: tuple[_Turn, ...]  # all turns when it was made
     turns: tuple[_Turn, ...]  # the turns before it
     user: str
     prompt_text: str
@@ -274,7 +275,7 @@ class Conversation:
                 f"With this message of {own:,} tokens the conversation has {len(ids):,}, and {what} takes {limit:,}: "
                 f"{advice}."
             )
-        return _Plan(turns, user, text, common_prefix(opening, text), tuple(ids), sampling)
+        return _Plan(self._turns, turns, user, text, common_prefix(opening, text), tuple(ids), sampling)
 
     def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
         """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
@@ -291,7 +292,7 @@ class Conversation:
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
         self._check_idle()
-        if plan.turns != self._turns[: len(plan.turns)]:
+        if plan.found != self._turns:
             raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
         self._writing = plan
         pieces: list[str] = []

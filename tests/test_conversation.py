@@ -211,6 +211,16 @@ def test_a_reply_that_nobody_reads_changes_nothing():
     say(conversation, "Hello")
 
 
+def test_a_reply_asked_for_before_the_conversation_went_on_is_refused():
+    conversation = chat()
+    late = conversation.send("Hello")
+    say(conversation, "Me first")
+    messages = conversation.messages
+    with pytest.raises(ConversationError, match="has changed since"):
+        next(late)
+    assert conversation.messages == messages
+
+
 def test_while_a_reply_is_written_nothing_else_may_begin_and_after_done_it_may():
     conversation = chat()
     reply, late = conversation.send("Hello"), conversation.send("Hello again")
