@@ -1,0 +1,107 @@
+"""Conversations and drills as batches of token ids and loss weights, made ahead by a background process.
+
+A batch is a pure function of (seed, number, length), so a resumed training sees the same data.
+"""
+
+import multiprocessing
+from queue import Full
+from random import Random
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from . import dialogues, drills, marks, tokenizer
+
+USER, ASSISTANT, RECALLED, UNGUESSABLE = 0.25, 1.0, 4.0, 0.2  # loss weights
+DRILLS = {128: 0.35, 256: 0.20, 512: 0.10, 1024: 0.05, 2048: 0.05}  # share of rows by length
+_BY_MARK = {"": ASSISTANT, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
+
+
+def weighted(messages: list[dict[str, str]]) -> tuple[str, list[float]]:
+    """The rendered conversation and a loss weight for each of its characters."""
+    text, weights = [tokenizer.BOS], [0.0] * len(tokenizer.BOS)
+    for message in messages:
+        content, under = marks.spans(message["content"])
+        piece = f"<|{message['role']}|> "
+        assistant = message["role"] == "assistant"
+        text += [piece, content, tokenizer.END]
+        weights += [USER] * len(piece)
+        weights += [_BY_MARK[mark] for mark in under] if assistant else [USER] * len(content)
+        weights += [ASSISTANT if assistant else USER] * len(tokenizer.END)
+    return "".join(text), weights
+
+
+def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int], list[float]]:
+    """Exactly length + 1 ids and their weights."""
+    rng, size = Random(seed), length + 1
+    if rng.random() < DRILLS.get(length, 0.05):
+        if rng.random() < 0.6:
+            return drills.repeated_segment(rng, size, len(tok))
+        messages = drills.key_values(seed, size + 40)
+    else:
+        messages = dialogues.conversation(seed, size + 40)
+    while True:
+        text, by_char = weighted(messages)
+        encoding = tok.backend_tokenizer.encode(text, add_special_tokens=False)
+        if len(encoding.ids) >= size:
+            break
+        messages = messages + dialogues.conversation(seed + "+", 2 * (size - len(encoding.ids)) + 40)
+    weights = [by_char[end - 1] if end > start else 0.0 for start, end in encoding.offsets[:size]]
+    return encoding.ids[:size], weights
+
+
+def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids and weights, both [rows, length + 1]."""
+    made = [row(tok, f"{seed} {number} {i}", length) for i in range(rows)]
+    return torch.tensor([ids for ids, _ in made], dtype=torch.int16), torch.tensor([w for _, w in made], dtype=torch.float32)
+
+
+def _work(folder: str, seed: int, start: int, shape, queue) -> None:
+    torch.set_num_threads(1)
+    tok = PreTrainedTokenizerFast.from_pretrained(folder)
+    number = start
+    while True:
+        rows, length = shape
+        made = tuple(t.numpy() for t in batch(tok, seed, number, rows, length))
+        while True:
+            try:
+                queue.put(made, timeout=5)
+                break
+            except Full:
+                if not multiprocessing.parent_process().is_alive():
+                    return
+        number += 1
+
+
+class Inline:
+    """Batches made when asked for: for tests, where a second process costs more than it brings."""
+
+    def __init__(self, folder: str, seed: int, start: int) -> None:
+        self.tok, self.seed, self.number = PreTrainedTokenizerFast.from_pretrained(folder), seed, start
+
+    def next(self, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.number += 1
+        return batch(self.tok, self.seed, self.number - 1, rows, length)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class Background:
+    """Batches from another process; `shape` says how many rows of which length it makes next."""
+
+    def __init__(self, folder: str, seed: int, start: int, rows: int, length: int, ahead: int = 6) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.shape = context.Array("i", [rows, length])
+        self.queue = context.Queue(ahead)
+        self.process = context.Process(target=_work, args=(folder, seed, start, self.shape, self.queue), daemon=True)
+        self.process.start()
+
+    def next(self, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch; after a change of shape a few of the old shape still come."""
+        self.shape[0], self.shape[1] = rows, length
+        return tuple(torch.from_numpy(array) for array in self.queue.get())
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.join()

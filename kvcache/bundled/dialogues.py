@@ -1,0 +1,350 @@
+"""The data maker: endless conversations in which things are told, talked over, and asked for again much later.
+
+A conversation is a list of messages `{"role", "content"}` whose assistant replies carry marks (see `marks`). Everything follows from the
+seed. `held=True` tells only values, in ways of speaking, that training never uses.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from . import grammar, phrases, sentences, smalltalk, values
+from .marks import recalled
+
+CHARS_PER_TOKEN = 3.6
+OPEN = 0.45  # share of open facts
+MAX_DISTANCE = 1500  # tokens between a fact and its question
+PLURAL = frozenset("keys glasses headphones gloves shoes scissors socks".split())
+_KINDS = [k for k in phrases.KINDS if phrases.KINDS[k].weight > 0]
+_WEIGHTS = [phrases.KINDS[k].weight for k in _KINDS]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A kind of fact, what it belongs to, and the value last told."""
+
+    kind: str
+    key: str
+    value: str
+    open: phrases.Kind | None = None  # the ways of an open fact, which is a kind of its own
+
+    @property
+    def rule(self) -> phrases.Kind:
+        """How it is told, asked and answered."""
+        return self.open or phrases.KINDS[self.kind]
+
+    @property
+    def answer(self) -> str:
+        """The plain reply, the value marked as recalled."""
+        return self.sentence(recalled(self.value))
+
+    def sentence(self, shown: str) -> str:
+        """The answer around a value shown in some way."""
+        key = self.key.replace("my ", "your ", 1) if self.key.startswith("my ") else self.key
+        text = _fill(self.rule.answer, key, self.value, shown)
+        return text[:1].upper() + text[1:]
+
+    @property
+    def phrase(self) -> str:
+        """What it is, as the assistant says it: "your locker code"."""
+        words = _fill(self.rule.phrase, self.key, self.value, self.value)
+        return " ".join({"my": "your", "I": "you"}.get(w, w) for w in words.split(" "))
+
+
+def _fill(text: str, key: str, value: str, shown: str) -> str:
+    verb = "are" if key in PLURAL else "is"
+    return grammar.fill(text.replace("@is", verb), k=key, v=shown, a=grammar.article(value))
+
+
+def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None) -> Fact:
+    """A fact whose key is not in `taken` (names of people may come back for another kind of fact)."""
+    if kind == "open" or kind is None and rng.random() < OPEN:
+        value, rule = sentences.make(rng, held)
+        return Fact("open", rule.clauses[0], value, rule)
+    while True:
+        name = kind or rng.choices(_KINDS, _WEIGHTS)[0]
+        rule = phrases.KINDS[name]
+        key = rng.choice(rule.keys)
+        if key == "@name":
+            key = values.make(rng, "name", held) if rng.random() < 0.65 else f"my {rng.choice(phrases.RELATIONS)}"
+        elif key == "@made up":
+            key = values.syllables(rng, 2, 3) if rng.random() < 0.5 else f"{rng.choice(values.NOUNS)} {rng.choice(values.NOUNS)}"
+        if (key or name) not in taken:
+            return Fact(name, key, values.make(rng, rule.values, held))
+
+
+def finish(rng: Random, text: str, mark: str = ".", protect: str = "", capital: float = 0.65) -> str:
+    """Case and punctuation as people type: a capital unless the text starts with the protected value, often no full stop."""
+    text = text.strip()
+    if rng.random() < capital and not (protect and text.startswith(protect)):
+        text = text[:1].upper() + text[1:]
+    if text[-1:] in ".!?)":
+        return text
+    return text + rng.choice((mark, mark, mark, "!" if mark == "." else "?", "", "", ""))
+
+
+def tell(rng: Random, fact: Fact, held: bool = False, first: bool = True) -> str:
+    """A sentence that tells the fact; `first` allows a greeting or the like before it."""
+    core = phrases.choose(rng, fact.rule.tells, held)
+    core = _fill(core, fact.key, fact.value, fact.value)
+    before = rng.choice(phrases.BEFORE_TELL) if first and rng.random() < 0.55 else ""
+    after = rng.choice(phrases.AFTER_TELL) if rng.random() < 0.45 else ""
+    return finish(rng, before + core + after, protect=fact.value, capital=0.65 if first else 0)
+
+
+def ask(rng: Random, fact: Fact, held: bool = False) -> str:
+    """A question for the fact."""
+    rule = fact.rule
+    if rng.random() < 0.68:
+        before = rng.choice(phrases.BEFORE_QUESTION) if rng.random() < 0.55 else ""
+        after = rng.choice(phrases.AFTER_QUESTION) if rng.random() < 0.4 else ""
+        text = before + phrases.choose(rng, rule.questions, held) + after
+    else:
+        text = rng.choice(phrases.BEFORE_CLAUSE) + phrases.choose(rng, rule.clauses, held)
+    return finish(rng, _fill(text, fact.key, "", ""), "?")
+
+
+def informal(rng: Random, message: str, fact: Fact | None = None) -> tuple[str, Fact | None]:
+    """The message in lower case or without apostrophes now and then; its fact's value follows, so that a reply repeats what was typed."""
+    roll = rng.random()
+    if roll < 0.2:
+        message = message.lower()
+        fact = fact and replace(fact, value=fact.value.lower())
+    elif roll < 0.26 and not (fact and "'" in fact.value):
+        message = message.replace("'", "")
+    elif roll < 0.28:
+        message = message.upper()
+        fact = fact and replace(fact, value=fact.value.upper())
+    return message, fact
+
+
+def acknowledge(rng: Random, facts: list[Fact]) -> str:
+    """The reply to a telling: it repeats the value in four of ten cases."""
+    fact = facts[-1]
+    if rng.random() < 0.4 and len(facts) == 1:
+        echo = fact.rule.echo
+        if echo and rng.random() < 0.7:
+            return _fill(rng.choice(echo), fact.key, fact.value, fact.value)
+        return rng.choice(("Got it. ", "Okay. ", "Noted. ", "Thank you. ")) + fact.sentence(fact.value)
+    if rng.random() < 0.5:
+        return rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(f.phrase for f in facts))
+    return rng.choice(("Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))
+
+
+ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
+NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
+SYSTEM = ("You are $v, a {helpful|friendly|kind|small|cheerful|polite|} assistant.", "You are $v.", "Your name is $v.", "You are a {helpful|friendly|} assistant called $v.", "You are a {helpful|small|} assistant named $v. {Answer briefly.|Be kind.|Keep replies short.|}",
+          "The assistant is called $v.", "You are $v, {the voice of a small library|a chat model|who answers in short sentences|a guide for visitors}.")
+SYSTEM_PLAIN = ("You are a {helpful|friendly|kind|small|cheerful|polite} assistant.", "Answer briefly.", "Be helpful.", "Keep replies short and friendly.", "You are a helpful assistant. Answer in short sentences.")
+
+
+@dataclass
+class Conversation:
+    """A conversation in the making: messages so far, what was told, and when it will be asked again."""
+
+    rng: Random
+    length: int  # tokens to fill, roughly
+    held: bool = False
+    messages: list[dict[str, str]] = field(default_factory=list)
+    facts: dict[str, Fact] = field(default_factory=dict)
+    due: list[tuple[float, str]] = field(default_factory=list)
+    assistant: str = ""
+    story_due: list[tuple[float, str, str]] = field(default_factory=list)
+    position: float = 1.0  # tokens so far, estimated
+
+    def say(self, role: str, content: str) -> None:
+        self.messages.append({"role": role, "content": content})
+        self.position += len(content) / CHARS_PER_TOKEN + 2
+
+    def turn(self, user: str, reply: str) -> None:
+        self.say("user", user)
+        self.say("assistant", reply)
+
+    def later(self) -> float:
+        """A position to ask at: distances are log-uniform, from the next turn to as far as the conversation or MAX_DISTANCE goes."""
+        furthest = max(12.0, min(MAX_DISTANCE, self.length - self.position))
+        return self.position + math.exp(self.rng.uniform(math.log(6), math.log(furthest)))
+
+    def learn(self, fact: Fact) -> None:
+        slot = f"{fact.kind}/{fact.key}"
+        self.facts[slot] = fact
+        self.due.append((self.later(), slot))
+
+    def taken(self) -> set[str]:
+        return {f.key or f.kind for f in self.facts.values()}
+
+    # One turn each.
+
+    def begin(self) -> None:
+        roll = self.rng.random()
+        if roll < 0.3:
+            self.assistant = values.make(self.rng, "name", self.held)
+            self.say("system", grammar.fill(grammar.expand(self.rng, self.rng.choice(SYSTEM)), v=self.assistant))
+        elif roll < 0.5:
+            self.say("system", grammar.expand(self.rng, self.rng.choice(SYSTEM_PLAIN)))
+
+    def tell_turn(self) -> None:
+        rng = self.rng
+        fact = new_fact(rng, self.taken(), self.held)
+        message, fact = informal(rng, tell(rng, fact, self.held), fact)
+        facts, tail = [fact], ""
+        roll = rng.random()
+        if roll < 0.14:
+            second = new_fact(rng, self.taken() | {fact.key or fact.kind}, self.held)
+            joined = message.rstrip(".!") + rng.choice((" and ", ", and ", " and also ")) if rng.random() < 0.5 and message[-1] != "?" else message + " "
+            message, facts = joined + tell(rng, second, self.held, first=not joined.endswith("and ")), [fact, second]
+        elif roll < 0.26:
+            message = finish(rng, smalltalk.remark(rng)).rstrip("?") + " " + message
+        elif roll < 0.36:
+            message = message + ("" if message[-1] in ".!?" else ".") + " " + finish(rng, smalltalk.remark(rng))
+        elif roll < 0.40:
+            user, tail = smalltalk.small_talk(rng)
+            message = message + ("" if message[-1] in ".!?" else ".") + " " + finish(rng, user, "?")
+            tail = " " + tail
+        for f in facts:
+            self.learn(f)
+        self.turn(message, acknowledge(rng, facts) + tail)
+
+    def update_turn(self) -> None:
+        """A fact told anew: the latest counts."""
+        rng = self.rng
+        closed = [f for f in self.facts.values() if not f.open]
+        if not closed:
+            return
+        old = rng.choice(closed)
+        fact = replace(old, value=values.make(rng, old.rule.values, self.held))
+        core = tell(rng, fact, self.held, first=False)
+        starts = ("Actually, ", "I was wrong: ", "Sorry, ", "Correction: ", "It has changed: ", "No wait, ", "Update: ", "From now on ", "oh, that changed, ", "I made a mistake, ", "now ")
+        message, fact = informal(rng, rng.choice(starts) + core, fact)
+        self.learn(fact)
+        self.turn(message, rng.choice(("Okay, I have changed that.", "Thank you for the correction.", "Got it, I will remember the new one.")) if rng.random() < 0.6 else "Got it. " + fact.sentence(fact.value))
+
+    def ask_turn(self, slot: str) -> None:
+        rng, fact = self.rng, self.facts[slot]
+        message, _ = informal(rng, ask(rng, fact, self.held))
+        reply, roll = fact.answer, rng.random()
+        others = [s for s in self.facts if s != slot]
+        if roll < 0.08 and others:
+            other = self.facts[rng.choice(others)]
+            message += ("" if message[-1:] in ".!?" else rng.choice((" and ", "? ", ", "))) + " " + ask(rng, other, self.held)
+            message, reply = message.replace("  ", " "), reply + " " + other.answer
+        elif roll < 0.14:
+            message = finish(rng, smalltalk.remark(rng)).rstrip("?") + " " + message
+        self.turn(message, reply)
+        if rng.random() < (0.7 if fact.kind == "name" else 0.35):
+            self.due.append((self.later(), slot))
+
+    def tell_and_ask_turn(self) -> None:
+        """Two messages in one: something new, and a question about something old."""
+        rng, slot = self.rng, self.rng.choice(list(self.facts))
+        fact = new_fact(rng, self.taken(), self.held)
+        message, fact = informal(rng, tell(rng, fact, self.held), fact)
+        message += ("" if message[-1] in ".!?" else ".") + " " + ask(rng, self.facts[slot], self.held)
+        reply = acknowledge(rng, [fact]) + " " + self.facts[slot].answer
+        self.learn(fact)
+        self.turn(message, reply)
+
+    def never_told_turn(self) -> None:
+        """A question about something never told, half of the time near something that was."""
+        rng = self.rng
+        near = self.facts and rng.random() < 0.5
+        kind = rng.choice(list(self.facts.values())).kind if near else None
+        if kind and kind != "open" and not any(k.startswith("@") for k in phrases.KINDS[kind].keys) and len(phrases.KINDS[kind].keys) < 3:
+            kind = None
+        fact = new_fact(rng, self.taken(), self.held, kind)
+        if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
+            return
+        message, _ = informal(rng, ask(rng, fact, self.held))
+        self.turn(message, f"You have not told me {fact.phrase}.")
+
+    def assistant_turn(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.2:
+            self.assistant = values.make(rng, "name", self.held)
+            message = finish(rng, grammar.fill(grammar.expand(rng, NAME_ASSISTANT[0]), v=self.assistant))
+            return self.turn(message, rng.choice(("Okay, my name is {}.", "Nice, I am {} now.", "Okay.", "I like that name.")).format(self.assistant))
+        message, _ = informal(rng, finish(rng, rng.choice(phrases.BEFORE_QUESTION) + grammar.expand(rng, rng.choice(ASK_ASSISTANT)), "?"))
+        named = rng.choice(("My name is {}.", "I am {}.")).format(recalled(self.assistant))
+        self.turn(message, named if self.assistant else "I am a small assistant. I have no name.")
+
+    def story_turn(self) -> None:
+        turns, questions = smalltalk.story(self.rng, self.held)
+        for user, reply in turns:
+            self.turn(finish(self.rng, user), reply)
+        for question, answer in questions:
+            self.story_due.append((self.position + self.rng.choice((0, 0, 20, 60)), question, answer))
+
+    def filler_turn(self) -> None:
+        rng, roll = self.rng, self.rng.random()
+        make = smalltalk.small_talk if roll < 0.5 else smalltalk.long_remark if roll < 0.74 else smalltalk.item_list if roll < 0.86 else smalltalk.total
+        user, reply = make(rng)
+        user, _ = informal(rng, finish(rng, user, rng.choice(".?") if make in (smalltalk.item_list, smalltalk.total) else "."))
+        self.turn(user, reply)
+
+    def step(self) -> None:
+        """The next turn: what is due first, else something by chance."""
+        if self.story_due and self.story_due[0][0] <= self.position:
+            _, question, answer = self.story_due.pop(0)
+            return self.turn(finish(self.rng, question, "?"), answer)
+        ready = [d for d in self.due if d[0] <= self.position]
+        if ready and self.rng.random() < 0.85:
+            self.due.remove(ready[0])
+            return self.ask_turn(ready[0][1])
+        roll = self.rng.random()
+        waiting = len(self.due)
+        if roll < (0.5 if waiting < 3 else 0.26):
+            self.tell_turn()
+        elif roll < 0.64:
+            self.never_told_turn()
+        elif roll < 0.67 and self.facts:
+            self.update_turn()
+        elif roll < 0.70 and self.facts:
+            self.tell_and_ask_turn()
+        elif roll < 0.75:
+            self.assistant_turn()
+        elif roll < 0.79 and self.length > 200:
+            self.story_turn()
+        else:
+            self.filler_turn()
+
+
+def conversation(seed: int | str, length: int, held: bool = False) -> list[dict[str, str]]:
+    """Messages of a conversation of at least `length` tokens, roughly; the same seed gives the same conversation."""
+    talk = Conversation(Random(f"dialogue {seed} {length} {held}"), length, held)
+    talk.begin()
+    while talk.position < length:
+        talk.step()
+    return talk.messages
+
+
+def question_at(seed: int | str, distance: int, held: bool = True) -> tuple[list[dict[str, str]], Fact]:
+    """Evaluation: a fact, filler for `distance` tokens, roughly, with other facts in it, and the question. Returns messages and the fact."""
+    rng = Random(f"question {seed} {distance} {held}")
+    talk = Conversation(rng, distance + 200, held)
+    fact = new_fact(rng, set(), held)
+    while fact.rule.values in values.CLOSED or not unseen(fact.value):
+        fact = new_fact(rng, set(), held)
+    talk.turn(tell(rng, fact, held), acknowledge(rng, [fact]) if rng.random() < 0.3 else "Okay.")
+    talk.facts[f"{fact.kind}/{fact.key}"] = fact
+    pad(talk, distance, {fact.key or fact.kind})
+    talk.say("user", ask(rng, fact, held))
+    return talk.messages, fact
+
+
+def unseen(value: str) -> bool:
+    """True for a value that training never tells, with or without the article or preposition before it."""
+    return values.held_out(value) or values.held_out(value.split(" ", 1)[-1])
+
+
+def pad(talk: Conversation, distance: int, taken: set[str] = frozenset(), kind: str | None = None) -> None:
+    """Fill a conversation for `distance` tokens, roughly: small talk, lists, and now and then another fact (of one kind, if given)."""
+    end = talk.position + distance
+    while talk.position < end - 6:
+        if end - talk.position > 120 and talk.rng.random() < 0.2:
+            other = new_fact(talk.rng, taken | talk.taken(), talk.held, kind)
+            talk.facts[f"{other.kind}/{other.key}"] = other
+            talk.turn(tell(talk.rng, other, talk.held), "Okay.")
+        elif end - talk.position > 60:
+            talk.filler_turn()
+        else:
+            talk.turn(*smalltalk.small_talk(talk.rng))

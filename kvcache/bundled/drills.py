@@ -1,0 +1,38 @@
+"""Copy drills: exercises mixed into the conversations because recall emerges from copying.
+
+Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
+"""
+
+from random import Random
+
+from . import values
+from .marks import recalled
+
+SPECIAL_TOKENS = 6  # the first ids of the tokenizer
+
+
+def repeated_segment(rng: Random, length: int, vocab_size: int) -> tuple[list[int], list[float]]:
+    """Random tokens said again and again: ids and the loss weight of each (0 for what nobody could know)."""
+    n = rng.randint(8, max(9, length // 2))
+    segment = [rng.randrange(SPECIAL_TOKENS, vocab_size) for _ in range(n)]
+    ids = (segment * (length // n + 1))[:length]
+    return ids, [0.0] * n + [1.0] * (length - n)
+
+
+def key_values(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Lists of keys with values, asked again in any order, as a conversation with marks."""
+    rng = Random(f"drill {seed} {length}")
+    messages, known, size = [], {}, 0.0
+    arrow = rng.choice((": ", " = ", " is ", " - "))
+    while size < length:
+        fresh = {}
+        for _ in range(rng.randint(1, 6)):
+            key = values.make(rng, rng.choice(("word", "name")))
+            fresh[key] = values.make(rng, rng.choice(("code", "name", "word", "city", "number", "colour", "title")))
+        known |= fresh
+        pairs = [k + arrow + v for k, v in fresh.items()]
+        messages += [{"role": "user", "content": rng.choice((", ", ". ", "; ")).join(pairs)}, {"role": "assistant", "content": "Okay."}]
+        for key in rng.sample(list(known), min(len(known), rng.randint(2, 6))):
+            messages += [{"role": "user", "content": key + rng.choice(("?", "", "?"))}, {"role": "assistant", "content": recalled(known[key]) + "."}]
+        size = sum(len(m["content"]) / 3 + 3 for m in messages)
+    return messages

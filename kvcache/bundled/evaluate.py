@@ -1,0 +1,143 @@
+"""How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
+
+Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
+(`generated`), sentences written by hand (`hand_written`), and things never told (`never_told`, which should be declined). Prints a table and
+writes JSON beside the model.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+
+from . import dialogues, environment, hand_written, marks, path
+
+DISTANCES = (128, 512, 1024, 1500)
+DECLINE = "not told me"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A conversation that ends with a question, and what the answer must contain ("" for a thing never told)."""
+
+    messages: list[dict[str, str]]
+    expected: str
+
+
+def generated(count: int, distance: int, held: bool = True) -> list[Case]:
+    """Questions made like those of training, with values and ways of speaking held out from it."""
+    cases = (dialogues.question_at(number, distance, held) for number in range(count))
+    return [Case(clean(messages), fact.value) for messages, fact in cases]
+
+
+def by_hand(distance: int, pairs=hand_written.PAIRS) -> list[Case]:
+    """The hand-written facts and questions with generated talk in between."""
+    cases = []
+    for number, (told, asked, expected) in enumerate(pairs):
+        talk = dialogues.Conversation(Random(f"by hand {number} {distance}"), distance, held=True)
+        talk.turn(told, "Okay.")
+        dialogues.pad(talk, distance, kind="open")
+        talk.say("user", asked)
+        cases.append(Case(clean(talk.messages), expected))
+    return cases
+
+
+def never_told(distance: int, questions=hand_written.NEVER_TOLD) -> list[Case]:
+    """Hand-written questions after talk in which nothing of the kind was told."""
+    cases = []
+    for number, asked in enumerate(questions):
+        talk = dialogues.Conversation(Random(f"never told {number} {distance}"), distance, held=True)
+        talk.turn("hello", "Hello! How can I help you?")
+        dialogues.pad(talk, distance, kind="open")
+        talk.say("user", asked)
+        cases.append(Case(clean(talk.messages), ""))
+    return cases
+
+
+def clean(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Messages without marks."""
+    return [{"role": m["role"], "content": marks.strip(m["content"])} for m in messages]
+
+
+@torch.inference_mode()
+def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32) -> list[str]:
+    """Greedy replies, batches of similar length padded on the left. `make_cache()` gives each batch its cache (default: the model's own)."""
+    prompts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in conversations]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    found = [""] * len(prompts)
+    for start in range(0, len(order), batch_size):
+        rows = order[start:start + batch_size]
+        longest = max(len(prompts[i]) for i in rows)
+        ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompts[i])) + prompts[i] for i in rows], device=model.device)
+        mask = torch.tensor([[0] * (longest - len(prompts[i])) + [1] * len(prompts[i]) for i in rows], device=model.device)
+        cache = {"past_key_values": make_cache()} if make_cache else {}
+        out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=max_new_tokens, **cache)
+        for i, row in zip(rows, out[:, longest:]):
+            found[i] = tokenizer.decode(row, skip_special_tokens=True).strip()
+    return found
+
+
+def contains(reply: str, expected: str) -> bool:
+    """True where the reply has the expected words, whatever their case."""
+    return re.search(rf"(?<!\w){re.escape(expected.lower())}(?!\w)", reply.lower()) is not None
+
+
+def score(cases: list[Case], answers: list[str]) -> dict[str, float]:
+    """Shares of cases: recalled (or rightly declined), told but declined; and how many there were."""
+    told = [(c, a) for c, a in zip(cases, answers) if c.expected]
+    never = [a for c, a in zip(cases, answers) if not c.expected]
+    result: dict[str, float] = {"questions": len(cases)}
+    if told:
+        result["recalled"] = sum(contains(a, c.expected) for c, a in told) / len(told)
+        result["told but declined"] = sum(DECLINE in a for _, a in told) / len(told)
+    if never:
+        result["declined"] = sum(DECLINE in a for a in never) / len(never)
+    return result
+
+
+def load(folder: Path):
+    """Model in float32 and tokenizer of a folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(folder)
+
+
+def main(arguments: list[str] | None = None) -> dict:
+    """Evaluate, print, write JSON; returns what was written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=path())
+    parser.add_argument("--questions", type=int, default=200, help="generated questions a cell")
+    parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
+    parser.add_argument("--json", type=Path, default=None, help="default: evaluation.json in the model's folder")
+    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong")
+    options = parser.parse_args(arguments)
+    model, tokenizer = load(options.model)
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for distance in options.distances:
+        for name, cases in (("generated", generated(options.questions, distance)), ("hand_written", by_hand(distance)), ("never_told", never_told(distance))):
+            answers = replies(model, tokenizer, [c.messages for c in cases])
+            table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
+            print(f"{name:13} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
+            if options.wrong:
+                show_wrong(cases, answers)
+    target = options.json or options.model / "evaluation.json"
+    target.write_text(json.dumps(table, indent=1) + "\n")
+    return table
+
+
+def show_wrong(cases: list[Case], answers: list[str]) -> None:
+    """Print the cases answered wrong: what was told, asked, expected and said."""
+    for case, answer in zip(cases, answers):
+        if not (contains(answer, case.expected) if case.expected else DECLINE in answer):
+            print(f"    {case.messages[0]['content']!r} {case.messages[-1]['content']!r} wanted {case.expected!r} got {answer!r}")
+
+
+if __name__ == "__main__":
+    environment.restart("kvcache.bundled.evaluate")
+    main()
