@@ -2,6 +2,7 @@
 
 from .cache import Cache
 from .caches.dynamic import DynamicCache
+from .caches.hybrid import HybridCache
 from .caches.quantized import QuantizedCache
 from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
@@ -15,6 +16,7 @@ __all__ = [
     "Cache",
     "CropError",
     "DynamicCache",
+    "HybridCache",
     "Memory",
     "QuantizedCache",
     "SinkCache",

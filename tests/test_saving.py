@@ -27,10 +27,6 @@ def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture
     model, ids = model_of(architecture), token_ids(2, 110)
     cache = kvcache.create(name, model, **parameters)
     logits_with_cache(model, ids, cache, [(0, 80), (80, 81)])
-    if architecture == "gemma3" and name == "static":
-        with pytest.raises(ValueError, match="cannot be saved"):
-            save(cache, tmp_path / "it.safetensors", model)
-        return
     save(cache, tmp_path / "it.safetensors", model)
     loaded = load(tmp_path / "it.safetensors", model)
     assert kvcache.measure_memory(loaded).used == kvcache.measure_memory(cache).used

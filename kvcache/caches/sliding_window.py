@@ -1,12 +1,17 @@
 """SlidingWindowCache: keep the last tokens only, on any model."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from transformers import PreTrainedConfig
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
 from ..entry import Entry, Parameter
 from ..layer import T, Buffer, Layer
 from ..predict import Shape, predicted_rows
+from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 
 class WindowLayer(Layer):
@@ -116,20 +121,52 @@ def _joined(held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
 class SlidingWindowCache(Cache):
     """Keep the last `window_length` tokens in every attention layer; without one, the model's own sliding window.
 
-    Lossy on full-attention layers once seen > window_length, and without sinks a model may lose its thread there:
-    see SinkCache. Raises ValueError when there is neither a window_length nor a config with one.
+    With `max_cache_len` shapes are static, min(window_length, max_cache_len) tokens a layer in one piece, allocated now
+    where batch size (`max_batch_size`, or `batch_size`), dtype and device (or layer_device_map) are given; without it
+    windows grow as they fill. Lossy on full-attention layers once seen > window_length, and without sinks a model may
+    lose its thread there: see SinkCache. Raises ValueError when there is neither a window_length nor a config with one.
     """
 
     name = "sliding_window"
 
-    def __init__(self, config: PreTrainedConfig | None = None, *, window_length: int | None = None):
+    def __init__(
+        self,
+        config: PreTrainedConfig | None = None,
+        batch_size: int | None = None,
+        max_cache_len: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        max_batch_size: int | None = None,
+        layer_device_map: Mapping[int, torch.device | str] | None = None,
+        *,
+        window_length: int | None = None,
+    ):
         text = None if config is None else config.get_text_config(decoder=True)
         window_length = window_length or getattr(text, "sliding_window", None)
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
-        table = {"full_attention": lambda **_: WindowLayer(window_length)}
-        table |= dict.fromkeys(WINDOWED_TYPES, lambda sliding_window, **_: WindowLayer(min(window_length, sliding_window), True))
-        super().__init__(None if text is None else build_layers(text, table), lambda: WindowLayer(window_length))
+        given = {"batch_size": checked_batch(batch_size, max_batch_size), "device": device, "dtype": dtype, "layer_device_map": layer_device_map}
+        if max_cache_len is None:
+            _refuse_allocation(given)
+            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), lambda: WindowLayer(window_length))
+        elif text is None:
+            raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
+        else:
+            window_length = min(window_length, checked_length(text, max_cache_len))
+            super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
+            place(self.layers, text, **given)
+
+
+def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:
+    table = {"full_attention": lambda **_: layer(window_length, False)}
+    table |= dict.fromkeys(WINDOWED_TYPES, lambda sliding_window, **_: layer(min(window_length, sliding_window), True))
+    return build_layers(config, table, *native, **native_kwargs)
+
+
+def _refuse_allocation(given: Mapping[str, Any]) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ValueError(f"SlidingWindowCache takes {', '.join(names)} to allocate up front and then needs max_cache_len= too")
 
 
 ENTRY = Entry(

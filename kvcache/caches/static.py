@@ -1,33 +1,101 @@
 """StaticCache: all memory allocated up front, at addresses that never change."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 import transformers
 from transformers import PreTrainedConfig
-from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
-from ..cache import Cache, build_layers
+from ..cache import WINDOWED_TYPES, Cache, build_layers
 from ..entry import Entry, Parameter
 from ..layer import T, Buffer, Layer, new_rows
-from ..predict import Shape
+from ..predict import Shape, shapes_of
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a static layer was made for; None where its first keys decide."""
+
+    batch_size: int | None = None
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in (self.batch_size, self.dtype, self.device)
+
+    def refuse(self, keys: torch.Tensor) -> None:
+        """Raise ValueError, naming both sides, where the first keys [B, H, n, D] are of another batch, dtype or device."""
+        device = keys.device if self.device is None or self.device.index is not None else torch.device(keys.device.type)
+        found = Placement(keys.shape[0], keys.dtype, device)
+        for name, wanted in vars(self).items():
+            if wanted is not None and wanted != getattr(found, name):
+                raise ValueError(f"this static cache was made for {name} {wanted} and was given keys of {name} {getattr(found, name)}; make a new one")
+
+
+def _settled(name: str) -> property:
+    """A buffer that knows how far it is filled even right after a compiled step, which moves the tensors alone."""
+
+    def get(self: "StaticLayer") -> Buffer:
+        self.settle()
+        return self.__dict__[name]
+
+    return property(get, lambda self, buffer: self.__dict__.__setitem__(name, buffer))
 
 
 class StaticLayer(Layer):
     """Room for `max_cache_len` tokens. Stores keys, values [B, H, max_cache_len, D], written in place.
 
-    `update` returns the whole buffers, whose unwritten rows are zero and masked. Raises ValueError on overflow.
+    `update` returns the whole buffers, whose rows behind the last token are masked. How many tokens were seen is kept
+    twice: as a tensor, which is all that a compiled graph reads and writes, so that no graph depends on a number, and
+    as a host integer, read back from the tensor when somebody asks after a compiled step. Overflow raises ValueError;
+    in a compiled or exported graph it fails an assertion there, and nothing is written out of range.
     """
 
     stores = {"key_rows": "keys", "value_rows": "values"}
     is_compileable = True
     is_croppable = True
-    key_rows: Buffer
-    value_rows: Buffer
+    placement = Placement()
+    key_rows = _settled("key_rows")
+    value_rows = _settled("value_rows")
 
     def __init__(self, max_cache_len: int, is_sliding: bool = False):
+        with torch.inference_mode(False):
+            self.cumulative_length = torch.zeros((), dtype=torch.long)  # tokens seen; transformers' own name for it
+        self._seen: int | None = 0
         super().__init__(is_sliding)
         self.max_cache_len = max_cache_len
+        self.limit: int | None = max_cache_len  # most tokens it can see
         self.key_rows, self.value_rows = Buffer(max_cache_len), Buffer(max_cache_len)
-        self.position = torch.zeros((), dtype=torch.long)  # next row to write, as a tensor: no recompiling as it moves
+
+    @property
+    def seen(self) -> int:
+        """Tokens seen, as a host integer."""
+        self.settle()
+        return self._seen
+
+    @seen.setter
+    def seen(self, seen: int) -> None:
+        self.cumulative_length.fill_(seen)
+        self._seen = seen
+        self._mark_filled()
+
+    def settle(self) -> None:
+        """Bring the host integers in step with the tensors, after compiled steps; waits for the device then."""
+        if self._seen is None:
+            self._seen = int(self.cumulative_length)
+            self._mark_filled()
+
+    def _mark_filled(self) -> None:
+        for name in ("key_rows", "value_rows"):
+            if name in self.__dict__:
+                self.__dict__[name].stop = self.held
+
+    def get_seq_length(self) -> int | torch.Tensor:
+        """Tokens seen; inside a compiled graph the tensor that counts them."""
+        return self.cumulative_length if torch.compiler.is_compiling() else self.seen
 
     def get_max_length(self) -> int:
         return self.max_cache_len
@@ -36,83 +104,320 @@ class StaticLayer(Layer):
         return self.max_cache_len, 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.placement.refuse(key_states)
         super().lazy_initialization(key_states, value_states)
-        with torch.inference_mode(False):
-            self.position = self.position.to(self.device)
         for buffer, like in ((self.key_rows, key_states), (self.value_rows, value_states)):
             if buffer.data is None:
-                buffer.data = new_rows(like, self.max_cache_len)
-            if not torch.compiler.is_compiling():
-                torch._dynamo.mark_static_address(buffer.data)
+                buffer.data = self._allocated(like)
+        self._keep_addresses()
+
+    def _allocated(self, like: torch.Tensor) -> torch.Tensor:
+        return new_rows(like, self.max_cache_len)
+
+    def _keep_addresses(self) -> None:
+        """Put the counters next to the storage, and tell compiled graphs that none of it will ever move."""
+        with torch.inference_mode(False):
+            for name in self._counters():
+                setattr(self, name, getattr(self, name).to(self.device))
         if not torch.compiler.is_compiling():
-            torch._dynamo.mark_static_address(self.position)
+            for tensor in (self.keys, self.values, *(getattr(self, name) for name in self._counters())):
+                torch._dynamo.mark_static_address(tensor)
+
+    def _counters(self) -> tuple[str, ...]:
+        return ("cumulative_length",)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         """Write [B, H, n, D] behind what is there; return the whole buffers [B, H, max_cache_len, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         n = key_states.shape[T]
-        self._check(key_states, n)
-        rows = torch.arange(n, device=self.position.device) + self.position
-        self.key_rows.data.index_copy_(T, rows, key_states)
-        self.value_rows.data.index_copy_(T, rows, value_states)
-        self.position.add_(n)
-        self._set_seen(self.seen + n)
-        return self.key_rows.data, self.value_rows.data
+        self._check(key_states)
+        self._check_room(n)
+        rows = torch.arange(n, device=self.cumulative_length.device) + self.cumulative_length
+        self.keys.index_copy_(T, rows, key_states)
+        self.values.index_copy_(T, rows, value_states)
+        self._advance(n)
+        return self.keys, self.values
 
-    def _check(self, key_states: torch.Tensor, n: int) -> None:
-        if self.seen + n > self.max_cache_len:
+    def _check(self, key_states: torch.Tensor) -> None:
+        keys = self.keys
+        if key_states.shape[:T] != keys.shape[:T] or key_states.dtype != keys.dtype or key_states.device != keys.device:
             raise ValueError(
-                f"StaticCache is full: it has room for max_cache_len={self.max_cache_len} tokens, holds {self.seen} and "
+                f"this static cache was allocated for batch {keys.shape[0]}, {keys.shape[1]} heads, {keys.dtype} on {keys.device}, got batch "
+                f"{key_states.shape[0]}, {key_states.shape[1]} heads, {key_states.dtype} on {key_states.device}; make a new one"
+            )
+
+    def _check_room(self, n: int) -> None:
+        if self.limit is None:
+            return
+        if torch.compiler.is_compiling():
+            return torch._assert_async(self.cumulative_length + n <= self.limit, "StaticCache is full: make max_cache_len longer")
+        if self.seen + n > self.limit:
+            raise ValueError(
+                f"StaticCache is full: it has room for max_cache_len={self.limit} tokens, holds {self.seen} and "
                 f"was given {n} more; make it longer, reset() it, or use a cache that grows"
             )
-        if key_states.shape[0] != self.batch_size:
-            raise ValueError(f"this StaticCache was allocated for batch {self.batch_size}, got {key_states.shape[0]}; make a new one")
 
-    def _set_seen(self, seen: int) -> None:
-        self.seen = self.key_rows.stop = self.value_rows.stop = seen
+    def _advance(self, n: int) -> None:
+        """Count `n` tokens; a compiled graph counts on the tensor alone and leaves the integer to be asked for."""
+        self.cumulative_length.add_(n)
+        if torch.compiler.is_compiling():
+            self._seen = None
+        else:
+            self._seen += n
+            self._mark_filled()
 
     def _crop_to(self, length: int) -> None:
-        self.position.fill_(length)
-        self._set_seen(length)
+        """Nothing to move: rows behind the last token are masked, and overwritten by the next."""
 
     def reset(self) -> None:
         """Forget all tokens at the same addresses, zeroed."""
         if self.is_initialized:
             for buffer in self.buffers().values():
                 buffer.data.zero_()
-            self._crop_to(0)
+            self.seen = 0
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._place_again()
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        self._place_again()
+
+    def to(self, device: torch.device | str) -> None:
+        """Move all storage, and the layer's idea of where it computes."""
+        super().to(device)
+        self._place_again()
+
+    def _place_again(self) -> None:
+        if self.is_initialized:
+            self.device = self.keys.device
+            self._keep_addresses()
+
+    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
+        super().restore(rows, header)
+        self._place_again()
+
+    def fork(self) -> "StaticLayer":
+        """A full copy: this layer writes at addresses of its own."""
+        self.settle()
+        return super().fork()
+
+    def __deepcopy__(self, memo) -> "StaticLayer":
+        self.settle()
+        other = super().__deepcopy__(memo)
+        other._place_again()
+        return other
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""
-        spare = self.max_cache_len - tokens
-        return {"keys": tokens * shape.key_nbytes, "values": tokens * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
+        held = min(tokens, self.max_cache_len)
+        spare = self.max_cache_len - held
+        return {"keys": held * shape.key_nbytes, "values": held * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
 
     @property
     def keys(self) -> torch.Tensor | None:
-        return self.key_rows.data
+        return self.__dict__["key_rows"].data
 
     @property
     def values(self) -> torch.Tensor | None:
-        return self.value_rows.data
+        return self.__dict__["value_rows"].data
+
+
+class StaticWindowLayer(StaticLayer):
+    """The last `window_length` tokens in shapes that never change. Stores keys, values [B, H, window_length, D].
+
+    The tokens lie in order from the first row; a full window moves up in place as a new token comes, which costs one
+    copy of the window. A chunk of n tokens attends to window_length - 1 + n rows: the window before it, the chunk, and
+    where there are fewer, masked rows behind it, so that a shape depends on n alone. A single token attends to the
+    storage itself. What is attended to is what WindowLayer attends to. It streams without end; beside full layers it
+    has their `limit`, so that the first layer of a model refuses before any other has changed.
+    """
+
+    is_croppable = False
+    bounded = True
+
+    def __init__(self, window_length: int, is_sliding: bool = True):
+        if window_length < 2:
+            raise ValueError(f"a static window must be of at least 2 tokens, got {window_length}")
+        with torch.inference_mode(False):
+            self.evicted_length = torch.zeros((), dtype=torch.long)  # position of the first row
+        self._evicted: int | None = 0
+        super().__init__(window_length, is_sliding)
+        self.window_length, self.limit = window_length, None
+
+    @property
+    def evicted(self) -> int:
+        """Tokens seen and no longer held."""
+        self.settle()
+        return self._evicted
+
+    @property
+    def held(self) -> int:
+        return self.seen - self.evicted
+
+    @property
+    def crop_floor(self) -> int:
+        return 0 if not self.evicted else min(self.seen, self.evicted + self.window_length - 1)
+
+    def settle(self) -> None:
+        if self._seen is None:
+            self._evicted = int(self.evicted_length)
+        super().settle()
+
+    def activate_past_recording(self) -> None:
+        """Refused: static shapes have no room for tokens that a draft may take back."""
+        raise ValueError("a static window cannot go back as decoding with drafts must; use DynamicCache, whose windows can")
+
+    def _counters(self) -> tuple[str, ...]:
+        return ("cumulative_length", "evicted_length")
+
+    def _first_attended(self) -> torch.Tensor:
+        """Position of the first row that the next tokens attend to, as a tensor."""
+        return torch.maximum(self.evicted_length, self.cumulative_length - (self.window_length - 1))
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int | torch.Tensor]:
+        if torch.compiler.is_compiling():
+            return self.window_length - 1 + query_length, self._first_attended()
+        return self.window_length - 1 + query_length, max(self.evicted, self.seen - self.window_length + 1)
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, n, D]; return what the n tokens attend to, [B, H, window_length - 1 + n, D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self._check(key_states)
+        n, first = key_states.shape[T], self._first_attended()
+        self._check_room(n)
+        place = self._slide if n == 1 else self._join
+        shift, before = first - self.evicted_length, self.cumulative_length - first
+        attended = place(self.keys, key_states, shift, before), place(self.values, value_states, shift, before)
+        self.evicted_length.copy_(torch.maximum(first, self.cumulative_length + (n - self.window_length)))
+        if not torch.compiler.is_compiling():
+            self._evicted = max(self.evicted, self.seen + n - self.window_length)
+        self._advance(n)
+        return attended
+
+    def _slide(self, held: torch.Tensor, new: torch.Tensor, shift: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Move the window up by `shift` rows in place and write one token behind its `before` rows."""
+        if torch.compiler.is_compiling() or self.held == self.window_length:
+            held[:, :, :-1] = self._history(held, shift)
+        return held.index_copy_(T, before[None], new)
+
+    def _join(self, held: torch.Tensor, new: torch.Tensor, shift: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """The window's last rows and a chunk behind them; of both, the latest rows stay in `held`."""
+        n = new.shape[T]
+        attended = torch.cat([self._history(held, shift), torch.zeros_like(new)], dim=T)
+        attended.index_copy_(T, _count(n, before), new)
+        held.copy_(attended.index_select(T, _count(self.window_length, (before + (n - self.window_length)).clamp(min=0))))
+        return attended
+
+    def _history(self, held: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """The window_length - 1 rows from `shift` on, copied."""
+        return held.index_select(T, _count(self.window_length - 1, shift))
+
+    def reset(self) -> None:
+        self.settle()
+        self.evicted_length.zero_()
+        self._evicted = 0
+        super().reset()
+
+    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
+        super().restore(rows, header)
+        if self.is_initialized:
+            self._evicted = header["seen"] - rows["key_rows"].shape[T]
+            self.evicted_length.fill_(self._evicted)
+            self._mark_filled()
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        return [(fate, count) for fate, count in (("evicted", self.evicted), ("full", self.held)) if count]
+
+
+def _count(n: int, start: torch.Tensor) -> torch.Tensor:
+    """`n` row numbers from `start` on."""
+    return torch.arange(n, device=start.device) + start
 
 
 class StaticCache(Cache, transformers.StaticCache):
-    """Allocate `max_cache_len` tokens a layer at the first token and write in place ever after.
+    """Allocate `max_cache_len` tokens a layer, in one piece, and write in place ever after.
 
-    Full-attention layers are ours: they crop and refuse to overflow. The model's own sliding-window and state-space
-    layers are transformers' static ones. Raises ValueError when a forward would go past max_cache_len.
+    Layers that the model itself gives a sliding window keep that window, in static shapes too; state-space layers are
+    transformers' own; a model of nothing but windows streams without end. With a batch size (`max_batch_size`, or `batch_size`), `dtype` and `device` (or
+    `layer_device_map`, layer index -> device) all memory is taken now; otherwise at the first token, and what was
+    given is checked then. `max_cache_len` defaults to the model's max_position_embeddings. Raises ValueError when a
+    forward would go past max_cache_len, or brings another batch size, dtype or device than the cache was made for.
     """
 
     name = "static"
+    full_layer: type[StaticLayer] = StaticLayer
 
-    def __init__(self, config: PreTrainedConfig, max_cache_len: int):
-        if max_cache_len < 1:
-            raise ValueError(f"max_cache_len must be at least 1, got {max_cache_len}")
-        self.capacity = max_cache_len
-        table = {"full_attention": lambda **_: StaticLayer(max_cache_len)}
-        layers = build_layers(config.get_text_config(decoder=True), table, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len)
-        Cache.__init__(self, layers)
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        max_batch_size: int | None = None,
+        max_cache_len: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        layer_device_map: Mapping[int, torch.device | str] | None = None,
+        batch_size: int | None = None,
+    ):
+        config = config.get_text_config(decoder=True)
+        self.max_cache_len = checked_length(config, max_cache_len)
+        Cache.__init__(self, build_layers(config, self._table(), STATIC_LAYER_TYPE_MAPPING, max_cache_len=self.max_cache_len))
+        windows = [layer for layer in self.layers if isinstance(layer, StaticWindowLayer)]
+        streams = windows and len(windows) == sum(isinstance(layer, CacheLayerMixin) for layer in self.layers)
+        self.capacity = None if streams else self.max_cache_len
+        for layer in windows:
+            layer.limit = self.capacity
+        place(self.layers, config, checked_batch(batch_size, max_batch_size), dtype, device, layer_device_map)
+
+    def _table(self) -> dict:
+        return {"full_attention": lambda **_: self.full_layer(self.max_cache_len), **dict.fromkeys(WINDOWED_TYPES, self._window)}
+
+    def _window(self, sliding_window: int, **_) -> StaticLayer:
+        """The layer for a model's own window; where there is no room for a whole one, the model's mask does the windowing."""
+        if self.max_cache_len < sliding_window:
+            return StaticLayer(self.max_cache_len, is_sliding=True)
+        return StaticWindowLayer(sliding_window)
+
+
+def checked_length(config: PreTrainedConfig, max_cache_len: int | None) -> int:
+    """The length asked for, or the model's own. Raises ValueError where there is neither, or none that can be."""
+    length = max_cache_len if max_cache_len is not None else getattr(config, "max_position_embeddings", None)
+    if length is None:
+        raise ValueError(f"max_cache_len= is needed: the config of {config.model_type} has no max_position_embeddings")
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise ValueError(f"max_cache_len must be a whole number of at least 1, got {length!r}")
+    return length
+
+
+def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | None:
+    """The one batch size of two names for it."""
+    if None not in (batch_size, max_batch_size) and batch_size != max_batch_size:
+        raise ValueError(f"batch_size and max_batch_size are two names for one thing, got {batch_size} and {max_batch_size}")
+    size = batch_size if batch_size is not None else max_batch_size
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ValueError(f"max_batch_size must be a whole number of at least 1, got {size!r}")
+    return size
+
+
+def place(layers: list, config: PreTrainedConfig, batch_size, dtype, device, layer_device_map=None) -> None:
+    """Tell each static layer what it is for, and allocate those for which batch size, dtype and device are known."""
+    devices = {} if layer_device_map is None else dict(layer_device_map)
+    unknown = [index for index in devices if index not in range(len(layers))]
+    if unknown:
+        raise ValueError(f"layer_device_map names layer {unknown[0]}, and the model has layers 0 to {len(layers) - 1}")
+    for index, (layer, shape) in enumerate(zip(layers, shapes_of(config, batch_size or 0, 0))):
+        if isinstance(layer, StaticLayer):
+            where = devices.get(index, device)
+            layer.placement = Placement(batch_size, dtype, None if where is None else torch.device(where))
+            if layer.placement.is_complete:
+                layer.lazy_initialization(*(empty_rows(layer.placement, shape.heads, dim) for dim in (shape.key_dim, shape.value_dim)))
+
+
+def empty_rows(placement: Placement, heads: int, dim: int) -> torch.Tensor:
+    """Keys or values of no tokens at all [B, heads, 0, dim], which tell a layer everything but the tokens."""
+    return torch.zeros((placement.batch_size, heads, 0, dim), dtype=placement.dtype, device=placement.device)
 
 
 ENTRY = Entry(
@@ -120,7 +425,7 @@ ENTRY = Entry(
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
     cache_class=StaticCache,
-    make=lambda config, max_cache_len: StaticCache(config, max_cache_len),
+    make=lambda config, max_cache_len: StaticCache(config, max_cache_len=max_cache_len),
     parameters=(
         Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16),
     ),

@@ -1,0 +1,45 @@
+"""HybridCache: static shapes for models whose layers alternate between full attention and a sliding window."""
+
+from transformers import PreTrainedConfig
+
+from ..cache import WINDOWED_TYPES, layer_types
+from ..entry import Entry, Parameter
+from .static import StaticCache
+
+
+class HybridCache(StaticCache):
+    """Static full-attention layers of `max_cache_len` tokens and static windows of the window's own size.
+
+    For Gemma 2 and 3 and every model whose layers alternate; constructed and refused as StaticCache is. Raises
+    ValueError on a model without windows, where StaticCache says the same in fewer words.
+    """
+
+    name = "hybrid"
+
+    def __init__(self, config: PreTrainedConfig, *args, **kwargs):
+        reason = misfit(config.get_text_config(decoder=True))
+        if reason:
+            raise ValueError(f"HybridCache: {reason}")
+        super().__init__(config, *args, **kwargs)
+
+
+def misfit(config: PreTrainedConfig) -> str | None:
+    """Why this model has no use for two kinds of attention layers, or None."""
+    if not set(layer_types(config)) & set(WINDOWED_TYPES):
+        return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
+    return None
+
+
+ENTRY = Entry(
+    name="hybrid",
+    title="Hybrid",
+    summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
+    cache_class=HybridCache,
+    make=lambda config, max_cache_len: HybridCache(config, max_cache_len=max_cache_len),
+    parameters=(
+        Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens that full-attention layers have room for.", minimum=16, maximum=131072, step=16),
+    ),
+    can=frozenset({"beam", "continue", "batch", "copy", "exact", "compile"}),
+    misfit=misfit,
+    label=lambda max_cache_len: f"Hybrid {max_cache_len}",
+)
