@@ -21,12 +21,16 @@ SMALL = {
     "sink": dict(window_length=32, num_sink_tokens=4),
     "quantized": dict(nbits=4, q_group_size=32, residual_length=8),
 }
-CACHES = sorted(kvcache.ENTRIES)
+CACHES = [
+    name
+    for name, entry in kvcache.ENTRIES.items()
+    if entry.fits(tiny("llama").config) is None and entry.unavailable() is None
+]
 
 
 def chat(loaded=None, cache_name="dynamic", parameters=None, **options):
     options.setdefault("sampling", GREEDY)
-    return Conversation(loaded or tiny("llama"), cache_name, parameters or SMALL[cache_name], **options)
+    return Conversation(loaded or tiny("llama"), cache_name, parameters or SMALL.get(cache_name, {}), **options)
 
 
 def say(conversation, text, stop=None):
@@ -114,7 +118,7 @@ def test_a_lossless_cache_says_in_every_turn_what_a_run_without_a_cache_says(nam
 @pytest.mark.parametrize("name", CACHES)
 def test_every_cache_says_over_two_turns_what_generate_says_on_it(name):
     conversation = chat(cache_name=name, prefill_chunk=16)
-    cache = kvcache.create(name, conversation.loaded.model, **SMALL[name])
+    cache = kvcache.create(name, conversation.loaded.model, **SMALL.get(name, {}))
     for text in ("Hello there, keeper of the ships", "Please remember that my name is Bram"):
         say(conversation, text)
         turn = conversation._turns[-1]
