@@ -4,13 +4,18 @@ transformers names each layer's type; a cache says what it has for which type, a
 So a hybrid model is a row in a table, not a special case, and an architecture that nobody listed still works.
 """
 
-from collections.abc import Callable, Mapping
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import (
     DYNAMIC_LAYER_TYPE_MAPPING,
     CacheLayerMixin,
+    DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionCacheLayerMixin,
     StaticLayer,
@@ -18,7 +23,8 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from .layer import CropError, Layer, target_length
+from .layer import B, T, CropError, Layer, target_length
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -41,6 +47,7 @@ def layer_types(config: PreTrainedConfig) -> list[str]:
 def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[str, type] = DYNAMIC_LAYER_TYPE_MAPPING, **native_kwargs) -> list:
     """One cache layer per model layer: ours where `table` has the type, else transformers' own."""
     types, kwargs = get_layer_types_and_kwargs(config)
+    table = {**state_layers(config, table), **table}
     return [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
 
 
@@ -52,10 +59,140 @@ class Cache(transformers.Cache):
 
     name = "cache"  # the catalog's name
     capacity: int | None = None  # most tokens it can ever see; None for no limit
+    takes_left_padding: bool = True  # are rows right whose first tokens are padding?
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
         # Not super(): a subclass may also inherit one of transformers' caches, for its isinstance checks alone.
         transformers.Cache.__init__(self, layers=layers, layer_class_to_replicate=None if layers else new_layer)
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        cache_kwargs: Mapping[str, Any] | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add keys and values [B, H, n, D] of layer `layer_idx`; return what these n tokens attend to.
+
+        Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
+        the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
+        """
+        if cache_kwargs is None:
+            return super().update(key_states, value_states, layer_idx, **kwargs)
+        self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
+        return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
+
+    def _check_position(self, position: torch.Tensor | None, n: int, layer_idx: int) -> None:
+        if position is None or torch.compiler.is_compiling():
+            return
+        seen = int(self.get_seq_length(layer_idx))
+        if position.shape[-1] != n or (n and (int(position[0]), int(position[-1])) != (seen, seen + n - 1)):
+            raise ValueError(
+                f"cache_position {position.tolist()} is not where layer {layer_idx} of this {type(self).__name__} goes on: it has seen "
+                f"{seen} tokens and was given {n}; crop() it to write over old ones, or leave cache_position out"
+            )
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Most tokens a layer, or the longest one, can hold; -1 for no limit, as transformers 5 has it."""
+        layers = self.layers or [self.layer_class_to_replicate()]
+        if layer_idx is not None:
+            return layers[min(layer_idx, len(layers) - 1)].get_max_length()
+        lengths = [layer.get_max_length() for layer in layers if isinstance(layer, CacheLayerMixin)]
+        return -1 if -1 in lengths else max(lengths, default=-1)
+
+    def get_max_cache_shape(self) -> int | None:
+        """Most tokens it can hold; None for no limit, as transformers 4.48 has it."""
+        length = self.get_max_length()
+        return None if length == -1 else length
+
+    def get_usable_length(self, new_seq_length: int, layer_idx: int = 0) -> int:
+        """Tokens of the past that the next `new_seq_length` tokens will attend to. Raises ValueError if they do not fit."""
+        seen = int(self.get_seq_length(layer_idx))
+        if self.capacity is not None and seen + new_seq_length > self.capacity:
+            raise ValueError(f"{new_seq_length} more tokens do not fit: {seen} of {self.capacity} are taken")
+        return min(seen, self.get_mask_sizes(new_seq_length, layer_idx)[0] - new_seq_length)
+
+    @property
+    def seen_tokens(self) -> int:
+        """Tokens seen. Deprecated: use get_seq_length()."""
+        warnings.warn("seen_tokens is deprecated; use get_seq_length()", FutureWarning, stacklevel=2)
+        return self.get_seq_length()
+
+    def __getitem__(self, layer_idx: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """(keys, values) of a layer as attention reads them, valid until the cache changes; (None, None) if it has none."""
+        if not -len(self.layers) <= layer_idx < len(self.layers):
+            raise IndexError(f"this cache has {len(self.layers)} layers so far, asked for layer {layer_idx}")
+        layer = self.layers[layer_idx]
+        return getattr(layer, "keys", None), getattr(layer, "values", None)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None]]:
+        """(keys, values) of each layer, which is also what transformers' DynamicCache takes as data."""
+        return (self[layer_idx] for layer_idx in range(len(self.layers)))
+
+    def to_legacy_cache(self) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
+        """((keys, values), ...) [B, H, seen, D] by layer, copied; (None, None) for layers without tokens.
+
+        Raises ValueError when a layer has evicted tokens or keeps a state, for which that form has no place.
+        """
+        return tuple(_legacy_of(index, layer) for index, layer in enumerate(self.layers))
+
+    @classmethod
+    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, **kwargs) -> "Cache":
+        """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...)."""
+        cache = cls(**kwargs)
+        if cache.layers and past_key_values is not None and len(past_key_values) > len(cache.layers):
+            raise ValueError(f"{len(past_key_values)} layers of keys and values do not fit a model of {len(cache.layers)} layers")
+        for layer_idx, (keys, values, *_) in enumerate(past_key_values or ()):
+            if keys is not None and len(keys):
+                cache.update(keys, values, layer_idx)
+        return cache
+
+    def fork(self) -> "Cache":
+        """A copy that shares storage with this cache until one of the two writes; neither ever changes the other."""
+        other = copy.copy(self)
+        other.layers = [_forked(layer) for layer in self.layers]
+        return other
+
+    def batch_split(self, full_batch_size: int, split_size: int) -> list["Cache"]:
+        """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
+        if split_size < 1:
+            raise ValueError(f"split_size must be at least 1, got {split_size}")
+        held = {rows for layer in self.layers if (rows := _row_count(layer)) is not None}
+        if held - {full_batch_size}:
+            raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {', '.join(map(str, sorted(held)))} rows")
+        return [self._rows(start, min(start + split_size, full_batch_size)) for start in range(0, full_batch_size, split_size)]
+
+    def _rows(self, start: int, stop: int) -> "Cache":
+        piece = self.fork()
+        piece.batch_select_indices(torch.arange(start, stop))
+        return piece
+
+    @classmethod
+    def from_batch_splits(cls, splits: Sequence["Cache"]) -> "Cache":
+        """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
+        if not splits or any(type(split) is not type(splits[0]) or not isinstance(split, cls) for split in splits):
+            raise ValueError(f"splits must be one or more {cls.__name__} of one class, got {[type(split).__name__ for split in splits]}")
+        counts = sorted({len(split.layers) for split in splits})
+        if len(counts) > 1:
+            raise ValueError(f"splits have different numbers of layers: {counts}")
+        joined = splits[0].fork()
+        joined.layers = [_joined(index, layers) for index, layers in enumerate(zip(*(split.layers for split in splits)))]
+        return joined
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all)."""
+        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        for layer in self.layers:
+            _select_rows(layer, rows)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
+        for layer in self.layers:
+            if _does(layer, "batch_repeat_interleave"):
+                layer.batch_repeat_interleave(repeats)
+            else:
+                _select_rows(layer, torch.arange(_row_count(layer) or 0).repeat_interleave(repeats))
 
     def held_length(self) -> int:
         """Tokens stored in the fullest attention layer."""
@@ -74,16 +211,28 @@ class Cache(transformers.Cache):
     @property
     def is_croppable(self) -> bool:
         """Can every token be taken back at any time? Windows evict, so they answer no."""
-        return bool(self.layers) and not any(is_bounded(layer) for layer in self.layers)
+        return bool(self.layers) and not any(is_bounded(layer) or isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """Which layers have a recurrent state and no keys: transformers knows its own hybrid layers only."""
+        return [isinstance(layer, LinearAttentionCacheLayerMixin) and not isinstance(layer, CacheLayerMixin) for layer in self.layers]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """(kv_length, kv_offset) of a layer. Raises ValueError for a forward that recurrent layers would get wrong."""
+        refuse_jump(self.layers, query_length)  # asked once a forward, before any layer has changed
+        return super().get_mask_sizes(query_length, layer_idx)
 
     def crop(self, tokens: int) -> None:
         """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.
 
         Raises CropError before any layer has changed when one of them no longer holds what it would go back to.
         """
-        seen = self.get_seq_length()
+        seen = max(self.get_seq_length(), *(layer.seen for layer in self.layers if isinstance(layer, Layer)), 0)  # layer 0 may be skipped
         length = target_length(seen, tokens)
         if length < min(seen, self.crop_floor):
+            if self.crop_floor == NOWHERE_TO_GO_BACK:
+                raise CropError(f"cannot go back to {length} of {seen} tokens: {GONE}")
             raise CropError(
                 f"cannot go back to {length} of {seen} tokens: this {type(self).__name__} can drop at most its last "
                 f"{seen - self.crop_floor}; reset() it and feed the tokens again"
@@ -123,7 +272,7 @@ def crop_floor_of(layer) -> int:
     if isinstance(layer, (StaticLayer, StaticSlidingWindowLayer)):
         return int(layer.get_seq_length())
     if isinstance(layer, LinearAttentionCacheLayerMixin) and any(layer.has_previous_state.values()):
-        return 1 << 62  # a recurrent state cannot go back
+        return NOWHERE_TO_GO_BACK
     return 0
 
 
@@ -142,3 +291,86 @@ def _crop_layer(layer, length: int) -> None:
     surplus = layer.get_seq_length() - length if isinstance(layer, CacheLayerMixin) else 0
     if surplus > 0:
         layer.crop(-surplus)
+
+
+def _legacy_of(index: int, layer) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        raise ValueError(f"layer {index} keeps a state, not keys and values: no legacy form")
+    held = held_by(layer)
+    if not held:
+        return None, None
+    seen = int(layer.get_seq_length())
+    if held < seen:
+        raise ValueError(f"layer {index} holds {held} of the {seen} tokens it has seen; the legacy form cannot say which are gone")
+    return layer.keys[:, :, :held].clone(), layer.values[:, :, :held].clone()
+
+
+def _joined(index: int, layers: Sequence) -> Any:
+    """A layer with the batch rows of all `layers`, which have seen the same number of tokens."""
+    first = layers[0]
+    states = [_tensors_of(layer) for layer in layers]
+    shapes = [{name: tensor.shape[B + 1 :] for name, tensor in state.items()} for state in states]
+    seen = [layer.get_seq_length() if isinstance(layer, CacheLayerMixin) else None for layer in layers]
+    if any(type(layer) is not type(first) for layer in layers) or any(s != shapes[0] for s in shapes) or any(n != seen[0] for n in seen):
+        raise ValueError(f"layer {index} of the splits cannot be joined: they have seen {seen} tokens and hold {shapes}")
+    joined, tensors = _forked(first), {name: torch.cat([state[name] for state in states]) for name in states[0]}
+    _select_rows(joined, torch.zeros(sum(_row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
+    _set_tensors(joined, tensors)
+    return joined
+
+
+def _tensors_of(layer) -> dict[str | tuple[str, int], torch.Tensor]:
+    """What a layer, ours or native, stores for its rows, by name; of states, by (name, index)."""
+    if hasattr(layer, "rows"):
+        return layer.rows()
+    tensors = {}
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        for name in ("conv_states", "recurrent_states"):
+            tensors |= {(name, i): state for i, state in getattr(layer, name).items() if state is not None}
+    if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
+        names = ("keys", "values", "indexer_keys")
+        tensors |= {name: getattr(layer, name) for name in names if isinstance(getattr(layer, name, None), torch.Tensor)}
+    return tensors
+
+
+def _set_tensors(layer, tensors: Mapping) -> None:
+    if hasattr(layer, "restore"):
+        return layer.restore(tensors, layer.header())
+    for name, tensor in tensors.items():
+        if isinstance(name, tuple):
+            getattr(layer, name[0])[name[1]] = tensor
+        else:
+            setattr(layer, name, tensor)
+    _mark_rows(layer)
+
+
+def _row_count(layer) -> int | None:
+    """Batch rows a layer holds; None when it holds nothing yet."""
+    tensors = (tensor for tensor in _tensors_of(layer).values() if tensor.dim() > 1)
+    first = next(tensors, None)
+    return None if first is None else first.shape[B]
+
+
+def _select_rows(layer, rows: torch.Tensor) -> None:
+    """Keep batch rows of one layer."""
+    if _does(layer, "batch_select_indices"):
+        layer.batch_select_indices(rows)
+    elif _row_count(layer) is not None:
+        layer.reorder_cache(rows)
+        _mark_rows(layer)
+
+
+def _does(layer, operation: str) -> bool:
+    """Is the layer's own batch operation there and whole? Native layers with states lack it, or inherit one that forgets them."""
+    own = getattr(type(layer), operation, None)
+    return own is not None and not (own is getattr(DynamicLayer, operation) and isinstance(layer, LinearAttentionCacheLayerMixin))
+
+
+def _forked(layer) -> Any:
+    return layer.fork() if hasattr(layer, "fork") else copy.deepcopy(layer)
+
+
+def _mark_rows(layer) -> None:
+    for name in ("batch_size", "max_batch_size"):
+        if name in vars(layer):
+            setattr(layer, name, _row_count(layer))

@@ -1,0 +1,226 @@
+"""What users of transformers 4.48 know of a cache: indexing, the legacy form, batch splits, update's old keywords."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from architectures import logits_with_cache, logits_without_cache, model_of, token_ids
+
+import kvcache
+from kvcache import DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
+
+CLOSE = dict(atol=2e-4, rtol=1e-4)  # fp32 sums in another order
+CONFIG = model_of("llama").config
+
+
+def filled(cache, tokens=30, rows=2, architecture="llama"):
+    """The cache after the first `tokens` of `token_ids(rows, 40)`."""
+    logits_with_cache(model_of(architecture), token_ids(rows, 40), cache, [(0, tokens)])
+    return cache
+
+
+def states(rows=1, tokens=5, seed=0):
+    return torch.randn(2, rows, 2, tokens, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def everything(name, architecture="llama"):
+    """A cache by catalog name that loses nothing here, or a skipped test."""
+    model = model_of(architecture)
+    if reason := kvcache.ENTRIES[name].fits(model.config):
+        pytest.skip(reason)
+    wide = {"window_length": 512, "residual_length": 512, "max_cache_len": 96}
+    known = {parameter.name for parameter in kvcache.ENTRIES[name].parameters}
+    return kvcache.create(name, model, **{key: value for key, value in wide.items() if key in known})
+
+
+def test_a_layer_is_read_by_index_and_all_by_iteration():
+    cache = filled(DynamicCache())
+    assert len(cache) == 2
+    for layer_idx, (keys, values) in enumerate(cache):
+        assert torch.equal(keys, cache[layer_idx][0]) and torch.equal(values, cache[layer_idx][1])
+        assert keys.shape == (2, 2, 30, 16)
+    assert torch.equal(cache[-1][0], cache[1][0])
+    with pytest.raises(IndexError, match="has 2 layers so far, asked for layer 2"):
+        cache[2]
+
+
+def test_layers_without_keys_are_pairs_of_none():
+    cache = filled(DynamicCache(model_of("jamba").config), architecture="jamba")
+    assert [keys is None for keys, _ in cache] == [True, False, True, False]
+
+
+def test_the_legacy_form_goes_out_and_in_again():
+    model, ids = model_of("llama"), token_ids(2, 40)
+    legacy = filled(DynamicCache()).to_legacy_cache()
+    assert [tuple(tensor.shape) for layer in legacy for tensor in layer] == [(2, 2, 30, 16)] * 4
+    for again in (DynamicCache.from_legacy_cache(legacy), DynamicCache.from_legacy_cache(legacy, config=model.config)):
+        ours = logits_with_cache(model, ids[:, 30:], again, [(0, 10)])
+        torch.testing.assert_close(ours, logits_without_cache(model, ids)[:, 30:], **CLOSE)
+
+
+def test_upstreams_cache_reads_ours_and_the_other_way_round():
+    model, ids = model_of("llama"), token_ids(2, 40)
+    ours = filled(DynamicCache())
+    for theirs in (transformers.DynamicCache(ours), transformers.DynamicCache(ours.to_legacy_cache())):
+        torch.testing.assert_close(logits_with_cache(model, ids[:, 30:], theirs, [(0, 10)]), logits_without_cache(model, ids)[:, 30:], **CLOSE)
+    back = DynamicCache.from_legacy_cache(tuple(filled(transformers.DynamicCache())))
+    assert torch.equal(back[0][0], ours[0][0])
+
+
+def test_a_legacy_form_never_changes_after_it_was_taken():
+    cache = filled(DynamicCache())
+    legacy = cache.to_legacy_cache()
+    before = copy.deepcopy(legacy)
+    cache.crop(10)
+    filled(cache, 25)
+    assert all(torch.equal(a, b) for old, new in zip(before, legacy) for a, b in zip(old, new))
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_every_cache_that_holds_every_token_has_a_legacy_form(name):
+    cache = filled(everything(name))
+    expected = filled(DynamicCache()).to_legacy_cache()
+    for ours, theirs in zip(cache.to_legacy_cache(), expected):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_every_cache_can_be_filled_from_the_legacy_form():
+    legacy = filled(DynamicCache()).to_legacy_cache()
+    caches = (
+        StaticCache.from_legacy_cache(legacy, config=CONFIG, max_cache_len=64),
+        SlidingWindowCache.from_legacy_cache(legacy, config=CONFIG, window_length=64),
+        SinkCache.from_legacy_cache(legacy, window_length=64, num_sink_tokens=4, config=CONFIG),
+        QuantizedCache.from_legacy_cache(legacy, config=CONFIG),
+    )
+    for cache in caches:
+        assert cache.get_seq_length() == 30 and torch.equal(cache.to_legacy_cache()[1][0], legacy[1][0])
+
+
+def test_evicted_tokens_and_states_have_no_legacy_form():
+    with pytest.raises(ValueError, match="layer 0 holds 16 of the 30 tokens it has seen"):
+        filled(SinkCache(16, 4, CONFIG)).to_legacy_cache()
+    with pytest.raises(ValueError, match="layer 0 keeps a state"):
+        filled(DynamicCache(model_of("jamba").config), architecture="jamba").to_legacy_cache()
+    with pytest.raises(ValueError, match="3 layers of keys and values do not fit a model of 2"):
+        DynamicCache.from_legacy_cache([tuple(states())] * 3, config=CONFIG)
+
+
+def test_skipped_layers_are_empty_and_can_be_filled_later():
+    keys, values = states()
+    cache = DynamicCache()
+    cache.update(keys, values, 2)
+    assert len(cache) == 3 and cache[0] == (None, None) and cache.get_seq_length(2) == 5 and cache.get_seq_length() == 0
+    cache.reorder_cache(torch.tensor([0]))
+    cache.batch_repeat_interleave(2)
+    assert [keys is None for keys, _ in cache.to_legacy_cache()] == [True, True, False]
+    cache.crop(-2)
+    assert cache.get_seq_length(2) == 3
+    more = states(rows=2, tokens=3)
+    cache.update(*more, 0)
+    assert torch.equal(cache[0][0], more[0]) and cache[2][0].shape == (2, 2, 3, 16)
+    again = DynamicCache.from_legacy_cache(cache.to_legacy_cache())
+    assert again[1] == (None, None) and torch.equal(again[2][1], cache[2][1])
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_rows_split_and_joined_again_go_on_as_if_nothing_had_happened(name):
+    model, ids = model_of("llama"), token_ids(5, 40)
+    cache = filled(everything(name), rows=5)
+    parts = cache.batch_split(5, 2)
+    assert [part.batch_size for part in parts] == [2, 2, 1]
+    expected = logits_without_cache(model, ids)[:, 30:]
+    joined = type(cache).from_batch_splits(parts)
+    torch.testing.assert_close(logits_with_cache(model, ids[:, 30:], joined, [(0, 10)]), expected, **CLOSE)
+    for start, part in zip((0, 2, 4), parts):
+        ours = logits_with_cache(model, ids[start : start + 2, 30:], part, [(0, 1), (1, 10)])
+        torch.testing.assert_close(ours, expected[start : start + 2], **CLOSE)
+    torch.testing.assert_close(logits_with_cache(model, ids[:, 30:], cache, [(0, 10)]), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_rows_of_state_space_layers_split_join_repeat_and_select_too(name):
+    model, ids = model_of("jamba"), token_ids(3, 40)
+    cache = filled(everything(name, "jamba"), rows=3, architecture="jamba")
+    expected = logits_without_cache(model, ids)[:, 30:]
+    steps = [(i, i + 1) for i in range(10)]
+    joined = type(cache).from_batch_splits(cache.batch_split(3, 1))
+    torch.testing.assert_close(logits_with_cache(model, ids[:, 30:], joined, steps), expected, **CLOSE)
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([True, False, False, False, True, False]))
+    torch.testing.assert_close(logits_with_cache(model, ids[[0, 2], 30:], cache, steps), expected[[0, 2]], **CLOSE)
+
+
+def test_splits_that_do_not_fit_are_refused():
+    cache = filled(DynamicCache(), rows=3)
+    with pytest.raises(ValueError, match="full_batch_size is 4 and this cache holds 3 rows"):
+        cache.batch_split(4, 2)
+    with pytest.raises(ValueError, match="split_size must be at least 1"):
+        cache.batch_split(3, 0)
+    one, two = cache.batch_split(3, 2)
+    two.crop(-1)
+    with pytest.raises(ValueError, match=r"layer 0 of the splits cannot be joined: they have seen \[30, 29\]"):
+        DynamicCache.from_batch_splits([one, two])
+    with pytest.raises(ValueError, match="one or more SinkCache of one class"):
+        SinkCache.from_batch_splits([one])
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_a_forked_cache_and_its_parent_never_change_each_other(name):
+    model, ids = model_of("llama"), token_ids(2, 40)
+    cache = filled(everything(name))
+    fork = cache.fork()
+    other = logits_with_cache(model, token_ids(2, 10, 7), fork, [(0, 10)])
+    ours = logits_with_cache(model, ids[:, 30:], cache, [(0, 10)])
+    torch.testing.assert_close(ours, logits_without_cache(model, ids)[:, 30:], **CLOSE)
+    together = torch.cat([ids[:, :30], token_ids(2, 10, 7)], dim=1)
+    torch.testing.assert_close(other, logits_without_cache(model, together)[:, 30:], **CLOSE)
+
+
+def test_lengths_mean_what_both_versions_mean_by_them():
+    dynamic, static = DynamicCache(), filled(StaticCache(CONFIG, max_cache_len=64))
+    sink = filled(SinkCache(16, 4, CONFIG))
+    assert (dynamic.get_max_length(), dynamic.get_max_length(1), dynamic.get_max_cache_shape()) == (-1, -1, None)
+    assert (static.get_max_length(), static.get_max_length(1), static.get_max_cache_shape()) == (64, 64, 64)
+    assert (sink.get_max_cache_shape(), sink.get_seq_length(), sink.held_length()) == (16, 30, 16)
+    assert DynamicCache(model_of("gemma2").config).get_max_length() == -1  # its full layers have no limit
+
+
+def test_the_usable_length_is_what_the_next_tokens_will_attend_to():
+    assert DynamicCache().get_usable_length(3) == 0 and filled(DynamicCache()).get_usable_length(3) == 30
+    assert filled(SinkCache(16, 4, CONFIG)).get_usable_length(1) == 15
+    static = filled(StaticCache(CONFIG, max_cache_len=32))
+    assert static.get_usable_length(2) == 30
+    with pytest.raises(ValueError, match="3 more tokens do not fit: 30 of 32 are taken"):
+        static.get_usable_length(3)
+
+
+def test_seen_tokens_warns():
+    with pytest.warns(FutureWarning, match="get_seq_length"):
+        assert filled(DynamicCache()).seen_tokens == 30
+
+
+@pytest.mark.parametrize("name", kvcache.ENTRIES)
+def test_updates_old_keywords_are_taken_and_a_wrong_position_is_refused(name):
+    cache = everything(name)
+    keys, values = states(tokens=5)
+    rows = {"cache_position": torch.arange(5), "sin": torch.zeros(1, 5, 16), "cos": torch.ones(1, 5, 16)}
+    cache.update(keys, values, 0, rows)
+    cache.update(keys[:, :, :1], values[:, :, :1], 0, {"cache_position": torch.tensor([5])})
+    cache.update(keys[:, :, :1], values[:, :, :1], 0, cache_kwargs=None)
+    for wrong in ([3], [8], [7, 8]):
+        with pytest.raises(ValueError, match="is not where layer 0 of this"):
+            cache.update(keys[:, :, :1], values[:, :, :1], 0, {"cache_position": torch.tensor(wrong)})
+    assert cache.get_seq_length() == 7
+
+
+def test_a_generation_loop_of_4_48_continues_from_the_legacy_form():
+    model, ids = model_of("llama"), token_ids(1, 12)
+    expected = model.generate(ids, max_new_tokens=8, do_sample=False)
+    legacy, new = None, ids
+    for _ in range(8):
+        cache = DynamicCache.from_legacy_cache(legacy)
+        logits = logits_with_cache(model, new, cache, [(0, new.shape[1])])
+        legacy, new = cache.to_legacy_cache(), logits[:, -1:].argmax(-1)
+        ids = torch.cat([ids, new], dim=1)
+    assert torch.equal(ids, expected)
