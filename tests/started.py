@@ -1,0 +1,30 @@
+"""The page started in this process on the tiny model: what the API and browser tests talk to."""
+
+from contextlib import contextmanager
+
+import ui  # noqa: F401  (before gradio: telemetry off)
+from kvcache import models
+from tiny_chat import make_model
+from ui import page, theme
+from ui.state import Registry
+
+
+@contextmanager
+def started_page():
+    """Yields (address, registry). Every listed model is the tiny one; ids with "no/" in front cannot be had."""
+    tiny, original = make_model("llama"), models.load
+
+    def load(model_id="tiny", *arguments, **options):
+        if model_id.startswith("no/"):
+            raise models.ModelError(f"The hub has no public model {model_id!r}: check the spelling.")
+        return tiny
+
+    models.load = load
+    registry = Registry()
+    blocks = page.build(registry=registry)
+    try:
+        _, address, _ = blocks.launch(prevent_thread_lock=True, quiet=True, **theme.launch_options())
+        yield address, registry
+    finally:
+        blocks.close()
+        models.load = original

@@ -1,0 +1,125 @@
+"""The named endpoints without a browser, as gradio_client sees them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from started import started_page
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = "The keeper counts the ships and remembers the code. "
+
+
+@pytest.fixture(scope="module")
+def server():
+    with started_page() as (address, registry):
+        yield address, registry
+
+
+@pytest.fixture
+def client(server):
+    return Client(server[0], verbose=False)
+
+
+def test_a_conversation_stays_with_its_client(client, server):
+    first = client.predict(WORDS, max_new_tokens=5, api_name="/chat")
+    second = client.predict("and then", max_new_tokens=5, api_name="/chat")
+    assert first["stats"]["reused"] == 0 and second["stats"]["reused"] > first["stats"]["computed"]
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant"] * 2
+    other = Client(server[0], verbose=False).predict(WORDS, max_new_tokens=5, api_name="/chat")
+    assert other["stats"]["reused"] == 0 and other["reply"] == first["reply"]
+
+
+def test_changing_the_cache_keeps_the_messages_and_says_so(client):
+    client.predict(WORDS, max_new_tokens=5, api_name="/chat")
+    answer = client.predict("and then", cache="sink", parameters={"window_length": 64}, max_new_tokens=5, api_name="/chat")
+    assert len(answer["messages"]) == 4 and "recomputed all" in answer["stats"]["note"]
+    assert answer["changed"].startswith("Changed the cache")
+
+
+@pytest.mark.parametrize("bad, words", [
+    ({"message": ""}, "empty"),
+    ({"message": "x" * 1_000_000}, "1,000,000 characters"),
+    ({"message": "zq " * 1500}, "tokens"),
+    ({"message": "a", "cache": "nonsense"}, "no cache is called 'nonsense'"),
+    ({"message": "a", "cache": "quantized", "parameters": {"nbits": 5}}, "nbits must be one of"),
+    ({"message": "a", "cache": "sink", "parameters": {"window_length": 8, "num_sink_tokens": 8}}, "num_sink_tokens must be below"),
+    ({"message": "a", "cache": "sink", "parameters": {"colour": "red"}}, "no parameter 'colour'"),
+    ({"message": "a", "model": "no/such-model"}, "no/such-model"),
+    ({"message": "a", "temperature": -1.0}, "temperature"),
+])
+def test_bad_input_is_a_sentence_and_the_conversation_goes_on(client, bad, words):
+    client.predict(WORDS, max_new_tokens=5, api_name="/chat")
+    with pytest.raises(AppError, match=words):
+        client.predict(**bad, api_name="/chat")
+    answer = client.predict("and then", max_new_tokens=5, api_name="/chat")
+    assert answer["stats"]["reused"] > 0 and len(answer["messages"]) == 4
+
+
+def test_compare_answers_with_every_columns_figures(client):
+    run = client.predict([WORDS * 8, "and then"], [{"cache": "dynamic"}, {"cache": "sink", "parameters": {"window_length": 32}}],
+                         max_new_tokens=12, api_name="/compare")
+    first, other = run["columns"]
+    assert first["agreement"] == 1 and first["mean_kl"] == 0 and other["mean_kl"] > 0
+    assert other["tokens_held"] == 32 < first["tokens_held"] and other["nbytes"] < first["nbytes"]
+    assert run["messages"] == [WORDS * 8, "and then"] and len(other["replies"]) == 2
+
+
+@pytest.mark.parametrize("caches, words", [([{"cache": "dynamic"}], "two to four"), ([{"name": "dynamic"}] * 2, "caches must be a list"),
+                                           ([{"cache": "dynamic"}, {"cache": "static", "parameters": {"max_cache_len": 1}}], "Cache 2")])
+def test_a_comparison_that_can_not_be_is_a_sentence(client, caches, words):
+    with pytest.raises(AppError, match=words):
+        client.predict(["Hello"], caches, api_name="/compare")
+
+
+def test_the_catalog_lists_models_and_caches_with_their_parameters(client):
+    listed = client.predict(api_name="/catalog")
+    names = [cache["name"] for cache in listed["caches"]]
+    assert {"dynamic", "static", "sliding_window", "sink", "quantized"} <= set(names)
+    sink = listed["caches"][names.index("sink")]
+    assert {parameter["name"] for parameter in sink["parameters"]} == {"window_length", "num_sink_tokens"}
+    assert any(model["id"] == listed["default_model"] for model in listed["models"])
+    json.dumps(listed)
+
+
+def test_nothing_but_the_three_endpoints_is_on_offer(client):
+    named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    assert sorted(named) == ["/catalog", "/chat", "/compare"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_app_py_serves_the_page():
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    try:
+        assert "KV cache playground" in when_it_answers(f"http://127.0.0.1:{port}", process)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def when_it_answers(address, process, patience=90):
+    """The text of the page as soon as it is there."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        assert process.poll() is None, process.stderr.read().decode()
+        try:
+            return urllib.request.urlopen(address, timeout=10).read().decode()
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"no answer within {patience} s")

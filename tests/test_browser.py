@@ -1,0 +1,215 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright, on the tiny model. Nothing leaves this computer."""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from started import started_page
+
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+WORDS = "The keeper counts the ships."
+WAIT = 30_000  # ms: two busy cores
+DESK, PHONE = {"width": 1440, "height": 930}, {"width": 390, "height": 844}
+
+if CHROMIUM is None and os.environ.get("CI") != "true":
+    pytest.skip("the browser tests need Chromium: none was found on PATH or in CHROMIUM", allow_module_level=True)
+
+from playwright.sync_api import expect, sync_playwright  # noqa: E402
+
+expect.set_options(timeout=WAIT)
+
+
+@pytest.fixture(scope="module")
+def address():
+    with started_page() as (where, _):
+        yield where
+
+
+@pytest.fixture(scope="module")
+def browser():
+    assert CHROMIUM, "CI must have Chromium: apt-get install chromium, or set CHROMIUM"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """A function that opens the page; afterwards nothing may have gone wrong in the console or left this computer."""
+    contexts, wrong = [], []
+
+    def visit(size=DESK, scheme="light", query=""):
+        context = browser.new_context(viewport=size, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: None if is_here(request.url) else wrong.append(request.url))
+        page.goto(address + query)
+        expect(page.locator("#kv-predicted table")).to_be_visible()
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def is_here(url):
+    return re.match(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:", url) is not None
+
+
+def longest_reply(page, tokens):
+    page.get_by_text("Sampling", exact=True).click()
+    page.get_by_label("Longest reply, in tokens").fill(str(tokens))
+    page.keyboard.press("Tab")
+
+
+def send(page, text, box="#kv-message"):
+    page.locator(f"{box} textarea").fill(text)
+    page.keyboard.press("Enter")
+
+
+def finished(page, replies):
+    """Wait until that many replies are complete; returns the last line of statistics."""
+    expect(page.locator("#kv-chatbot .kv-stats")).to_have_count(replies)
+    expect(page.locator("#kv-message .submit-button")).to_be_visible()
+    return page.locator("#kv-chatbot .kv-stats").last.inner_text()
+
+
+def test_two_turns_of_chat_reuse_what_the_cache_has_seen(visit):
+    page = visit()
+    longest_reply(page, 12)
+    send(page, WORDS)
+    assert finished(page, 1).startswith("reused 0 ·")
+    expect(page.locator("#kv-message textarea")).to_have_value("")
+    send(page, "And then?")
+    reused = int(re.match(r"reused (\d+) · computed (\d+) ", finished(page, 2)).group(1))
+    assert reused > 12
+    expect(page.locator("#kv-fates .kv-legend")).to_contain_text("not yet cached 1")
+    expect(page.locator("#kv-history .kv-facts")).to_contain_text("DynamicCache would hold")
+
+
+def test_zoom_and_legend_choices_survive_an_update(visit):
+    page = visit()
+    longest_reply(page, 12)
+    send(page, WORDS)
+    finished(page, 1)
+    node = page.locator("#kv-history .kv-plot")
+    expect(node).to_have_attribute("data-draws", re.compile(r"\d"))
+    page.evaluate("""async () => {
+        const node = document.querySelector('#kv-history .kv-plot'); node.mine = true;
+        await Plotly.relayout(node, {'xaxis.range[0]': 3, 'xaxis.range[1]': 9});
+    }""")
+    page.locator("#kv-memory .kv-legend button", has_text="reserved").click()
+    send(page, "And then?")
+    finished(page, 2)
+    page.wait_for_function("document.querySelector('#kv-history .kv-plot').data[1].x.at(-1) > 30")
+    state = page.evaluate("""() => { const node = document.querySelector('#kv-history .kv-plot');
+        const hidden = document.querySelector('#kv-memory .kv-plot').data.find((trace) => trace.name === 'reserved');
+        return [node.mine, node.layout.xaxis.range, hidden.visible] }""")
+    assert state == [True, [3, 9], False]
+
+
+def test_escape_stops_a_reply_and_the_chat_goes_on(visit):
+    page = visit()
+    longest_reply(page, 1900)
+    send(page, WORDS)
+    expect(page.locator("#kv-message .stop-button")).to_be_visible()
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
+    page.keyboard.press("Escape")
+    finished(page, 1)
+    page.get_by_label("Longest reply, in tokens").fill("5")
+    page.keyboard.press("Tab")
+    send(page, "And then?")
+    assert re.match(r"reused (\d+)", finished(page, 2)).group(1) != "0"
+
+
+def test_an_empty_message_gets_a_sentence_and_bad_settings_do_not_lose_the_text(visit):
+    page = visit()
+    send(page, "")
+    expect(page.get_by_role("alert").filter(has_text="empty")).to_be_visible()
+    page.locator("#kv-chat-form-cache input").click()
+    page.get_by_role("option", name="Sink", exact=True).click()
+    page.locator("#kv-chat-form-sink-window-length input").fill("4")
+    page.keyboard.press("Tab")
+    send(page, WORDS)
+    expect(page.locator("#kv-notice")).to_contain_text("window_length must be")
+    expect(page.locator("#kv-message textarea")).to_have_value(WORDS)
+    assert page.locator("#kv-chatbot .message.bot").count() == 0
+
+
+def test_undo_gives_the_message_back_and_clear_empties_the_page(visit):
+    page = visit()
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#kv-message textarea")).to_have_value(WORDS)
+    expect(page.locator("#kv-chatbot .message")).to_have_count(0)
+    send(page, WORDS)
+    finished(page, 1)
+    page.locator("#kv-clear").click()
+    expect(page.locator("#kv-chatbot .message")).to_have_count(0)
+
+
+def test_a_comparison_fills_threads_table_chart_and_files(visit):
+    page = visit()
+    longest_reply(page, 16)
+    page.get_by_role("tab", name="Compare").click()
+    send(page, WORDS * 40, "#kv-compare-message")
+    expect(page.locator("#kv-downloads a")).to_have_count(2)
+    assert page.locator("#kv-columns .kv-thread").count() == 3
+    table = page.locator("#kv-table table")
+    expect(table.locator("tbody tr")).to_have_count(3)
+    expect(table.locator("tbody tr").first).to_contain_text("100%")
+    expect(page.locator("#kv-thread-2 mark")).to_have_count(1)
+    expect(page.locator("#kv-divergence .kv-bars")).to_have_count(2)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    with open(download.value.path()) as file:
+        assert file.read().startswith("cache,name,parameters")
+
+
+CONTRAST = """(selectors) => {
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+    const back = (node) => { for (; node; node = node.parentElement) {
+        const colour = parse(getComputedStyle(node).backgroundColor); if (colour.length < 4 || colour[3] > .9) return colour; }
+        return [255, 255, 255] };
+    return selectors.map((selector) => { const node = document.querySelector(selector); const style = getComputedStyle(node);
+        const [a, b] = [light(parse(style.fill && node.tagName === 'text' ? style.fill : style.color)), light(back(node))];
+        return [selector, Math.round((Math.max(a, b) + .05) / (Math.min(a, b) + .05) * 10) / 10] }) }"""
+READ = ["#kv-header h1", "#kv-header p", "#kv-setup h2", "#kv-chatbot .message.user p", "#kv-chatbot .message.bot p",
+        "#kv-chatbot .kv-stats", "#kv-chatbot .kv-stats b", "#kv-fates .kv-legend li", "#kv-history .kv-facts",
+        "#kv-setup [data-testid=block-info]", "#kv-history .xtick text", "#kv-message .submit-button", "#kv-undo", ".kv-predicted td"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_light_and_dark(visit, scheme):
+    page = visit(scheme=scheme)
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    expect(page.locator("#kv-history .kv-plot")).to_have_attribute("data-draws", re.compile(r"\d"))
+    page.wait_for_selector("#kv-history .xtick text", state="attached")
+    contrast = page.evaluate(CONTRAST, READ)
+    assert [(what, ratio) for what, ratio in contrast if ratio < 4.5] == []
+
+
+def test_a_phone_stacks_talk_see_set_up_without_sideways_scrolling(visit):
+    page = visit(size=PHONE)
+    send(page, WORDS)
+    finished(page, 1)
+    tops = [page.locator(selector).bounding_box()["y"] for selector in ("#kv-talk", "#kv-see", "#kv-setup")]
+    assert tops == sorted(tops)
+    for name in ("Chat", "Compare", "Learn"):
+        page.get_by_role("tab", name=name).click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
