@@ -8,7 +8,7 @@ import transformers
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticLayer
 
 from .cache import held_by
-from .layer import Layer
+from .layer import Stored
 
 # Every kind of byte, in the order in which charts stack them. "state" is a linear-attention layer's; "reserved" is
 # allocated and not (or no longer) used.
@@ -86,7 +86,7 @@ def take_snapshot(cache: transformers.Cache) -> Snapshot:
     """`measure_memory` cheap enough for every token: our layers answer from shapes, without touching a tensor."""
     layers = layers_of(cache)
     held = tuple(held_by(layer) for layer in layers)
-    memory = tuple(_quick_bytes(layer) if isinstance(layer, Layer) else _measure_layer(layer, set(), {}) for layer in layers)
+    memory = tuple(_quick_bytes(layer) if isinstance(layer, Stored) else _measure_layer(layer, set(), {}) for layer in layers)
     return Snapshot(seen_by(cache), max(held, default=0), memory, held)
 
 
@@ -107,7 +107,7 @@ def layers_of(cache: transformers.Cache) -> list:
     return list(cache.layers)
 
 
-def _quick_bytes(layer: Layer) -> LayerMemory:
+def _quick_bytes(layer: Stored) -> LayerMemory:
     amounts = dict.fromkeys(KINDS, 0)
     for name, kind in layer.stores.items():
         buffer = getattr(layer, name)
@@ -132,7 +132,7 @@ def _measure_layer(layer, counted: set[int], devices: dict[str, int]) -> LayerMe
 
 def _tensors_of(layer) -> Iterator[tuple[str, torch.Tensor]]:
     """(kind, tensor) for everything a layer, ours or native, keeps for its tokens."""
-    if isinstance(layer, Layer):
+    if isinstance(layer, Stored):
         for name, kind in layer.stores.items():
             if getattr(layer, name).data is not None:
                 yield kind, getattr(layer, name).view()

@@ -1,11 +1,12 @@
 """What a cache will cost, from the config alone: closed forms, checked against measured storage by the tests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, StaticSlidingWindowLayer
 
-from .layer import Layer, capacity_for
+from .layer import Stored, capacity_for
+from .state import StateShape, state_shape
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Shape:
     key_dim: int
     value_dim: int
     itemsize: int
+    state: StateShape | None = None  # of a recurrent layer
 
     @property
     def key_nbytes(self) -> int:
@@ -34,13 +36,16 @@ class Shape:
 
 def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape]:
     """The Shape of each layer of a text decoder's config."""
-    return [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
+    shapes = [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
+    return [replace(shape, state=state_shape(config)) for shape in shapes]
 
 
 def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
     if getattr(config, "qk_nope_head_dim", None) is not None:  # latent attention, cached expanded
         key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
         return Shape(batch, config.num_attention_heads, key_dim, config.v_head_dim, itemsize)
+    if getattr(config, "num_attention_heads", None) is None:  # no attention at all
+        return Shape(batch, 0, 0, 0, itemsize)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(batch, heads, dim, dim, itemsize)
@@ -54,7 +59,7 @@ def predicted_rows(tokens: int, shape: Shape) -> dict[str, int]:
 
 def predict_layer(layer, tokens: int, shape: Shape) -> dict[str, int]:
     """Bytes by kind after one prefill of `tokens`. Raises ValueError for layers whose states have no closed form here."""
-    if isinstance(layer, Layer):
+    if isinstance(layer, Stored):
         return layer.predict(tokens, shape)
     if isinstance(layer, DummyLayer):
         return {}

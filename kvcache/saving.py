@@ -8,7 +8,7 @@ import torch
 from .cache import Cache
 from .catalog import create
 from .files import CacheFileError, fingerprint, read, write
-from .layer import Layer
+from .layer import Stored
 
 
 def save(cache: Cache, path: str | os.PathLike, model: torch.nn.Module, token_ids: Sequence[int] = ()) -> None:
@@ -22,7 +22,7 @@ def save(cache: Cache, path: str | os.PathLike, model: torch.nn.Module, token_id
         raise ValueError(f"token_ids has {len(token_ids)} ids and the cache has seen {seen} tokens")
     tensors, layers = {}, []
     for index, layer in enumerate(cache.layers):
-        if not isinstance(layer, Layer):
+        if not isinstance(layer, Stored):
             raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
         layers.append({"type": type(layer).__name__, **layer.header()})
         tensors |= {f"{index}.{name}": rows for name, rows in layer.rows().items()}

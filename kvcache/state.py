@@ -1,0 +1,382 @@
+"""A recurrent layer's cache: the last inputs of its convolution and the state of its scan, of a size that never grows.
+
+Which models carry that state over several tokens at once is known here by name. The others (Mamba, FalconMamba, Jamba,
+Zamba and every model not yet checked) start the scan of a multi-token forward from zero, so on a filled state such a
+forward is refused, and `feed` gives them their tokens one by one.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from .layer import B, CropError, Layer, Stored, target_length
+
+# Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_mamba.py.
+CARRIES = frozenset(
+    {
+        "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h", "olmo_hybrid",
+        "qwen3_5_text", "qwen3_next", "zamba2",
+    }
+)  # fmt: skip
+NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
+GONE = "a recurrent state cannot go back to an earlier token; reset() and feed the tokens again, or keep a copy"
+
+
+class State:
+    """One tensor [B, ...] of fixed shape, rewritten in place at one address. Same verbs as a Buffer.
+
+    `dtype` None follows what is written. `filled` is False for storage that is only allocated.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None):
+        self.data: torch.Tensor | None = None
+        self.filled, self.dtype = False, dtype
+
+    def view(self) -> torch.Tensor | None:
+        """What is held, sharing storage: no rows before the first write; None without storage."""
+        return self.data if self.filled or self.data is None else self.data[:0]
+
+    def allocate(self, shape: tuple[int, ...], like: torch.Tensor) -> None:
+        """Zeros of this shape, on the device and, unless it was chosen, of the dtype of `like`."""
+        with torch.inference_mode(False):
+            self.data = torch.zeros(shape, dtype=self.dtype or like.dtype, device=like.device)
+        self.filled = False
+        if not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(self.data)
+
+    def write(self, new: torch.Tensor) -> None:
+        """Hold `new` [B, ...]. Raises ValueError when it has another shape than what is held."""
+        if torch.is_grad_enabled() and new.requires_grad:
+            self.data, self.filled = new, True  # in place, autograd would lose what earlier tokens computed with
+            return
+        if self.data is None or not self.filled and (self.data.shape != new.shape or self.data.device != new.device):
+            self.allocate(tuple(new.shape), new)
+        if self.data.shape != new.shape:
+            raise ValueError(f"this cache holds states {tuple(self.data.shape)} and was given {tuple(new.shape)}; reset() it, or make a new cache")
+        self.data.copy_(new)
+        self.filled = True
+
+    def replace(self, rows: torch.Tensor) -> None:
+        """Hold `rows`, of whatever shape."""
+        self.filled = False
+        self.write(rows)
+
+    def clear(self) -> None:
+        """Forget what is held; the storage stays where it is, for compiled graphs."""
+        if self.data is not None:
+            self.data = None if self.data.requires_grad else self.data.zero_()
+        self.filled = False
+
+    def select(self, index: torch.Tensor) -> None:
+        """Keep the batch rows `index` (LongTensor or BoolTensor), in that order, repeats allowed."""
+        if self.filled:
+            self._set_rows(self.data[index.to(self.data.device)])
+
+    def repeat(self, repeats: int) -> None:
+        """Repeat each batch row: a, b -> a, a, b, b."""
+        if self.filled:
+            self._set_rows(self.data.repeat_interleave(repeats, dim=B))
+
+    def _set_rows(self, rows: torch.Tensor) -> None:
+        if rows.shape != self.data.shape:
+            self.allocate(tuple(rows.shape), rows)
+        self.write(rows)
+
+    def to(self, device: torch.device | str) -> None:
+        if self.data is not None:
+            self.data = self.data.to(device)
+
+    def fork(self) -> "State":
+        """A copy: models write states in place, so nothing can be shared."""
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo) -> "State":
+        other = State(self.dtype)
+        if self.filled:
+            other.write(self.data.detach())
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is held."""
+        return self._allocated if self.filled else 0
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """Bytes allocated and not held."""
+        return 0 if self.filled else self._allocated
+
+    @property
+    def _allocated(self) -> int:
+        return 0 if self.data is None else self.data.numel() * self.data.element_size()
+
+
+class States(Stored, LinearAttentionCacheLayerMixin):
+    """What a layer with a convolution and a scan stores, alone or beside an attention layer's keys and values.
+
+    Stores, for each of `number_of_states`, the convolution's last inputs [B, channels, kernel] and the scan's state
+    [B, ...], of the dtype in which the model computes them (float32 for the scans there are).
+    """
+
+    # Models then announce every forward through `update_conv_state`; without it they write single tokens by themselves.
+    record_past = True
+    is_croppable = False
+
+    def add_states(self, number_of_states: int, carries: bool, dtype: torch.dtype | None = None) -> None:
+        """Make room. `carries`: does the model carry the state over several tokens at once?"""
+        self.number_of_states, self.carries = number_of_states, carries
+        self.stores = dict(type(self).stores)
+        for name in [f"{kind}_{index}" for index in range(number_of_states) for kind in ("conv", "recurrent")]:
+            self.stores[name] = "state"
+            setattr(self, name, State(dtype))
+
+    def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs) -> torch.Tensor:
+        """Take the convolution's new inputs [B, channels, n]; return them behind those held, at least a kernel's width.
+
+        Raises ValueError, before anything changes, for several tokens on a filled state that the model would drop.
+        """
+        held, new = getattr(self, f"conv_{state_idx}"), conv_states.shape[-1]
+        self.refuse_jump(new)
+        if held.filled:
+            width = held.data.shape[-1]
+            full = torch.cat([held.data, conv_states.to(held.data.dtype)], dim=-1)
+        else:
+            width = conv_kernel_size or (held.data.shape[-1] if held.data is not None else new)
+            full = torch.nn.functional.pad(conv_states, (max(0, width - new), 0))
+        held.write(full[..., -width:])
+        self._filled_by(conv_states, new if state_idx == 0 else 0)
+        return full
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs) -> torch.Tensor:
+        """Hold the scan's new state [B, ...]; return it as held."""
+        held = getattr(self, f"recurrent_{state_idx}")
+        held.write(recurrent_states)
+        return held.data
+
+    def refuse_jump(self, tokens: int) -> None:
+        """Raise ValueError if this many tokens at once would be computed as if nothing had come before."""
+        if tokens > 1 and not self.carries and any(self.has_previous_state.values()):
+            raise ValueError(
+                f"this model starts the scan of several tokens from zero, so {tokens} tokens at once on a filled state would "
+                "silently lose all that came before; kvcache.feed(model, ids, cache) gives them one by one"
+            )
+
+    def _filled_by(self, states: torch.Tensor, tokens: int) -> None:
+        """Called after `tokens` more; keys and values beside the states keep count by themselves."""
+
+    def reset(self) -> None:
+        super().reset()
+        for name, kind in self.stores.items():
+            if kind == "state":
+                getattr(self, name).clear()
+
+    def rows(self) -> dict[str, torch.Tensor]:
+        return {name: rows for name, rows in super().rows().items() if self.stores[name] != "state" or rows.shape[B]}
+
+    def crop(self, tokens: int) -> None:
+        """0 removes nothing; to go back raises CropError: the state of an earlier token is gone."""
+        if self.crop_floor and target_length(self.seen, tokens) != self.seen:
+            raise CropError(GONE)
+
+    def activate_past_recording(self) -> None:
+        """Nothing to do: a recurrent state cannot go back, and `crop` says so."""
+
+    def predict(self, tokens: int, shape) -> dict[str, int]:
+        """Bytes by kind after one prefill of `tokens`: those of the attention beside it, if any, and the state's."""
+        beside = super().predict(tokens, shape) if isinstance(self, Layer) else {}
+        if not shape.state:
+            raise ValueError(f"the state bytes of a {type(self).__name__} are not predicted for this model, only measured")
+        dtype = self.conv_0.dtype
+        conv, scan = (dtype.itemsize, dtype.itemsize) if dtype else (shape.itemsize, 4)
+        return {**beside, "state": shape.batch * (prod(shape.state.conv) * conv + (prod(shape.state.recurrent) * scan if shape.state.recurrent else 0))}
+
+    @property
+    def crop_floor(self) -> int:
+        return NOWHERE_TO_GO_BACK if any(self.has_previous_state.values()) else 0
+
+    @property
+    def has_previous_state(self) -> dict[int, bool]:
+        return {index: getattr(self, f"conv_{index}").filled for index in range(self.number_of_states)}
+
+    @property
+    def conv_states(self) -> dict[int, torch.Tensor | None]:
+        """The last inputs of each convolution [B, channels, kernel]."""
+        return {index: getattr(self, f"conv_{index}").data for index in range(self.number_of_states)}
+
+    @property
+    def recurrent_states(self) -> dict[int, torch.Tensor | None]:
+        """The state of each scan [B, ...]."""
+        return {index: getattr(self, f"recurrent_{index}").data for index in range(self.number_of_states)}
+
+    @property
+    def is_conv_states_initialized(self) -> dict[int, bool]:
+        return {index: state is not None for index, state in self.conv_states.items()}
+
+    @property
+    def is_recurrent_states_initialized(self) -> dict[int, bool]:
+        return {index: state is not None for index, state in self.recurrent_states.items()}
+
+
+class StateLayer(States):
+    """A layer with a recurrent state and no keys: Mamba's, a gated delta rule's, or a convolution alone."""
+
+    supports_early_init = False
+
+    def __init__(self, number_of_states: int = 1, carries: bool = False, dtype: torch.dtype | None = None):
+        self.device = self.dtype = None
+        self.add_states(number_of_states, carries, dtype)
+
+    def lazy_initialization(self, conv_states: torch.Tensor | None = None, recurrent_states: torch.Tensor | None = None, state_idx: int = 0, **kwargs) -> None:
+        """Allocate storage like these tensors, without holding anything."""
+        for name, like in (("conv", conv_states), ("recurrent", recurrent_states)):
+            if like is not None:
+                getattr(self, f"{name}_{state_idx}").allocate(tuple(like.shape), like)
+
+    def update(self, *args, **kwargs):
+        """Raises TypeError: there are no keys and values here."""
+        raise TypeError("this layer has a recurrent state and takes no keys and values; for a model with attention use DynamicCache(config)")
+
+    def _filled_by(self, states: torch.Tensor, tokens: int) -> None:
+        self.dtype, self.device, self.batch_size, self.is_initialized = states.dtype, states.device, states.shape[B], True
+        self.seen += tokens
+
+
+@functools.lru_cache(maxsize=None)
+def _with_states(attention: type[Layer]) -> type[Layer]:
+    return type(f"{attention.__name__}WithStates", (States, attention), {"supports_early_init": False, "is_compileable": attention.is_compileable})
+
+
+def with_states(layer: Layer, number_of_states: int, carries: bool) -> Layer:
+    """An empty attention layer that also holds recurrent states, for models that run both side by side in one layer."""
+    layer.__class__ = _with_states(type(layer))
+    layer.add_states(number_of_states, carries)
+    return layer
+
+
+def state_layers(config: PreTrainedConfig, table: Mapping[str, Callable]) -> dict[str, Callable]:
+    """Our layers for the recurrent layer types, the hybrid ones made of what `table` has for their attention."""
+    carries = config.model_type in CARRIES
+
+    def beside(attention: Callable) -> Callable:
+        return lambda number_of_states=1, **kwargs: with_states(attention(**kwargs), number_of_states, carries)
+
+    def alone(number_of_states: int = 1, **kwargs) -> StateLayer:
+        return StateLayer(number_of_states, carries)
+
+    hybrids = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+    ours = {name: beside(table[attention]) for name, attention in hybrids.items() if attention in table}
+    return {"linear_attention": alone, "conv": alone, **ours}
+
+
+def refuse_jump(layers: list, query_length: int) -> None:
+    """Raise ValueError before a forward of several tokens whose recurrent layers would forget what they hold."""
+    for layer in layers:
+        if isinstance(layer, States):
+            layer.refuse_jump(query_length)
+
+
+def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+    """Continue a cache, filled or new, by input_ids [B, T] on any model; returns the logits [B, T, V].
+
+    In one forward where that is right, else token by token. Positions are given where the model takes them, since
+    Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too.
+    """
+    accepted = inspect.signature(model.forward).parameters
+    kwargs["past_key_values" if "past_key_values" in accepted else "cache_params"] = cache
+    total, seen = input_ids.shape[1], _seen(cache)
+    size = 1 if any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in cache.layers) else max(total, 1)
+    positions = _positions(attention_mask, seen, input_ids) if "position_ids" in accepted else None
+    logits = []
+    for start in range(0, total, size):
+        stop = min(total, start + size)
+        if attention_mask is not None and "attention_mask" in accepted:
+            kwargs["attention_mask"] = attention_mask[:, : seen + stop]
+        if positions is not None:
+            kwargs["position_ids"] = positions[:, start:stop]
+        logits.append(model(input_ids[:, start:stop], use_cache=True, **kwargs).logits)
+    return torch.cat(logits, dim=1)
+
+
+def _seen(cache) -> int:
+    try:
+        return int(cache.get_seq_length())
+    except ValueError:  # transformers' caches without attention layers keep no count
+        return 0
+
+
+def _positions(attention_mask: torch.Tensor | None, seen: int, ids: torch.Tensor) -> torch.Tensor:
+    """[B or 1, T] positions of `ids`, padding not counted."""
+    if attention_mask is None:
+        return torch.arange(seen, seen + ids.shape[1], device=ids.device)[None]
+    return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """What one layer holds for one batch row: the convolution's `conv` (channels, kernel), the scan's `recurrent`."""
+
+    conv: tuple[int, ...]
+    recurrent: tuple[int, ...] = ()
+
+
+def state_shape(config: PreTrainedConfig) -> StateShape | None:
+    """The states of this model's recurrent layers, from the config; None for a model whose form is not known here."""
+    form = _FORMS.get(config.model_type)
+    return None if form is None else form(config)
+
+
+def _selective(inner: str, state: str, kernel: str) -> Callable:
+    """Mamba: one state vector per channel. `inner` names the channels, or "expand" for mamba_expand * hidden_size."""
+
+    def form(c) -> StateShape:
+        channels = c.mamba_expand * c.hidden_size if inner == "expand" else getattr(c, inner)
+        return StateShape((channels, getattr(c, kernel)), (channels, getattr(c, state)))
+
+    return form
+
+
+def _grouped(heads: str, dim: str, groups: str, state: str, kernel: str) -> Callable:
+    """Mamba-2: a state matrix per head; the convolution also runs over the groups' inputs and outputs."""
+
+    def form(c) -> StateShape:
+        h, d, n = getattr(c, heads), getattr(c, dim), getattr(c, state)
+        return StateShape((h * d + 2 * getattr(c, groups) * n, getattr(c, kernel)), (h, d, n))
+
+    return form
+
+
+def _delta_rule(c) -> StateShape:
+    keys, values = c.linear_num_key_heads * c.linear_key_head_dim, c.linear_num_value_heads * c.linear_value_head_dim
+    return StateShape((2 * keys + values, c.linear_conv_kernel_dim), (c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim))
+
+
+def _zamba(c) -> StateShape:
+    channels = c.mamba_expand * c.hidden_size
+    return StateShape((channels, c.mamba_d_conv), (c.n_mamba_heads, channels // c.n_mamba_heads, c.mamba_d_state))
+
+
+_mamba = _selective("intermediate_size", "state_size", "conv_kernel")
+_bamba = _grouped("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
+_FORMS: dict[str, Callable[[PreTrainedConfig], StateShape]] = {
+    "mamba": _mamba,
+    "falcon_mamba": _mamba,
+    "mamba2": _grouped("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"),
+    "jamba": _selective("expand", "mamba_d_state", "mamba_d_conv"),
+    "zamba": _zamba,
+    "bamba": _bamba,
+    "falcon_h1": _bamba,
+    "granitemoehybrid": _bamba,
+    "zamba2": _grouped("n_mamba_heads", "mamba_headdim", "mamba_ngroups", "mamba_d_state", "mamba_d_conv"),
+    "nemotron_h": _grouped("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
+    "lfm2": lambda c: StateShape((c.hidden_size, c.conv_L_cache)),
+    "qwen3_next": _delta_rule,
+    "qwen3_5_text": _delta_rule,
+    "olmo_hybrid": _delta_rule,
+}
