@@ -224,3 +224,24 @@ def test_a_generation_loop_of_4_48_continues_from_the_legacy_form():
         legacy, new = cache.to_legacy_cache(), logits[:, -1:].argmax(-1)
         ids = torch.cat([ids, new], dim=1)
     assert torch.equal(ids, expected)
+
+
+def test_sinks_take_a_models_old_keywords_and_refuse_another_rotation():
+    caches = [SinkCache(16, 4, model_of("phi").config) for _ in range(2)]
+    rotated = 2 * len(caches[0].layers[0].rope.frequencies)
+    assert 0 < rotated < 16
+    for step in range(20):
+        keys, values = states(tokens=1, seed=step)
+        angles = torch.full((1, 1, rotated), float(step))
+        old = {"sin": angles.sin(), "cos": angles.cos(), "partial_rotation_size": rotated, "cache_position": torch.tensor([step])}
+        plain, kept = caches[0].update(keys, values, 0), caches[1].update(keys, values, 0, old)
+        assert all(torch.equal(a, b) for a, b in zip(plain, kept))
+    with pytest.raises(ValueError, match="partial_rotation_size is 16, and by its config this model rotates"):
+        caches[1].update(keys, values, 0, {"partial_rotation_size": 16})
+    assert caches[1].get_seq_length() == 20
+
+
+def test_sinks_as_4_48_constructs_them():
+    with pytest.warns(UserWarning, match="pass config=model.config"):
+        cache = SinkCache(window_length=16, num_sink_tokens=4)
+    assert filled(cache).held_length() == 16

@@ -1,6 +1,8 @@
 """SinkCache: keep the first tokens and a recent window, and stay fluent for ever."""
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -31,6 +33,20 @@ class SinkLayer(WindowLayer):
             raise ValueError(f"num_sink_tokens must be from 0 to {window_length - 1} (below window_length), got {num_sink_tokens}")
         self.num_sink_tokens, self.rope = num_sink_tokens, rope
         self.sink_keys = Buffer(num_sink_tokens)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As WindowLayer's. Of `cache_kwargs`, "partial_rotation_size" must be what the config rotates, or ValueError.
+
+        "sin" and "cos", which 4.48's models passed, are not used. They tell how far each frequency has turned, but not
+        which dims turn together: Llama pairs dims half a head apart and GLM neighbours, with the same sin and cos. A
+        rotation guessed from them would be wrong in silence; the one from the config is exact.
+        """
+        size = (cache_kwargs or {}).get("partial_rotation_size")
+        if size is not None and self.rope is not None and size != 2 * len(self.rope.frequencies):
+            raise ValueError(f"partial_rotation_size is {size}, and by its config this model rotates {2 * len(self.rope.frequencies)} dims of each head")
+        return super().update(key_states, value_states)
 
     def activate_past_recording(self) -> None:
         """Refused: a draft that is taken back would have to bring evicted tokens back with it."""
@@ -102,6 +118,7 @@ class SinkCache(Cache):
     """
 
     name = "sink"
+    takes_left_padding = False
 
     def __init__(self, window_length: int = 256, num_sink_tokens: int = 4, config: PreTrainedConfig | None = None):
         self.window_length, self.num_sink_tokens = window_length, num_sink_tokens
