@@ -85,30 +85,25 @@ class History:
 
     The x axis is tokens processed, not sequence length: a rewind shows as a step down, a recomputation as a climb.
     """
-    points: list[tuple[int, int, int, int]] = field(default_factory=list)  # (processed, seen, held, nbytes)
+    points: list[tuple[int, int, int, int]] = field(default_factory=lambda: [(0, 0, 0, 0)])  # (processed, seen, held, nbytes)
     turns: list[int] = field(default_factory=list)  # processed at the start of each turn
 
     @property
     def processed(self) -> int:
-        return self.points[-1][0] if self.points else 0
+        return self.points[-1][0]
 
     def start_turn(self) -> None:
         self.turns.append(self.processed)
 
     def add(self, snapshot) -> None:
         """Record one snapshot; `seen` smaller than before means that the cache was cropped or rebuilt."""
-        before = self.points[-1][1] if self.points else 0
+        before = self.points[-1][1]
         new = snapshot.seen - before if snapshot.seen >= before else snapshot.seen
-        if new == 0 and self.points:
+        if new == 0:
             return
         self.points.append((self.processed + new, snapshot.seen, snapshot.held, snapshot.total))
         if len(self.points) > 20 * MAX_POINTS:
             self.points = decimate(self.points, 10 * MAX_POINTS)
-
-    def rewind(self, snapshot) -> None:
-        """Record that the cache went back without processing anything (undo, crop, reset)."""
-        if self.points and snapshot.seen < self.points[-1][1]:
-            self.points.append((self.processed, snapshot.seen, snapshot.held, snapshot.total))
 
 
 def decimate(points: Sequence[tuple], limit: int = MAX_POINTS) -> list[tuple]:
@@ -126,7 +121,7 @@ def decimate(points: Sequence[tuple], limit: int = MAX_POINTS) -> list[tuple]:
 def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, window: int | None = None,
                    capacity: int | None = None) -> dict:
     """Bytes above, length below, over tokens processed. `dynamic_nbytes(seen)` is what a DynamicCache would hold."""
-    points = decimate(history.points) or [(0, 0, 0, 0)]
+    points = decimate(history.points)
     x, seen, held, nbytes = (list(column) for column in zip(*points))
     data = [
         _line("DynamicCache would hold", x, [dynamic_nbytes(n) for n in seen], "var(--kv-text-soft)", dash="dash",
@@ -194,9 +189,8 @@ def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Calla
         points = decimate(history.points)
         longest = max(longest, points, key=len)
         data.append(_line(label, [p[0] for p in points], [p[3] for p in points], colour, unit="B"))
-    if longest:
-        data.append(_line("DynamicCache would hold", [p[0] for p in longest], [dynamic_nbytes(p[1]) for p in longest],
-                          "var(--kv-text-soft)", dash="dash", unit="B"))
+    data.append(_line("DynamicCache would hold", [p[0] for p in longest], [dynamic_nbytes(p[1]) for p in longest],
+                      "var(--kv-text-soft)", dash="dash", unit="B"))
     layout = _history_layout([], [])
     layout.pop("yaxis2")
     layout["xaxis"].pop("anchor")

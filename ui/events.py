@@ -9,6 +9,7 @@ import gradio as gr
 from kvcache import models
 from kvcache.catalog import ENTRIES
 from kvcache.engine import Token
+from kvcache.memory import take_snapshot
 
 from . import fates, fragments, layout, view
 from .layout import ChatTab
@@ -184,9 +185,10 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
 
 
 def _empty_charts(tab: ChatTab, session: Session) -> dict:
+    """Charts of a cache that has seen nothing: the layers and axes stand, so that the first reply moves nothing."""
     if session.conversation is None:
         return {}
-    snapshot = view.current_snapshot(session)
+    snapshot = take_snapshot(session.conversation.cache)
     return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
 
 
@@ -217,11 +219,20 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         return {tab.model_note: "", header: layout.header_html(view.model_status(loaded)),
                 **tab.form.refit(name, loaded.config), **forecast(values)}
 
+    def arrived(values, request: gr.Request, progress=gr.Progress()):
+        shown = model_changed(values, request, progress)
+        session = registry.get(key_of(request))
+        try:
+            session.prepare(read_settings(tab, values))
+        except ValueError:
+            return shown
+        return shown | _empty_charts(tab, session)
+
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, *tab.form.outputs]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
     tab.model.input(model_changed, inputs, model_outputs, **load)
-    page.load(model_changed, inputs, model_outputs, **load)
+    page.load(arrived, tab.settings, [*model_outputs, tab.memory, tab.history], **load)
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     gr.on([widget.change for widget in tab.form.widgets.values()], parameters_changed, inputs, tab.predicted,
           trigger_mode="always_last", **quick)

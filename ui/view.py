@@ -6,7 +6,7 @@ from typing import Any
 
 from kvcache import catalog
 from kvcache.engine import Done, Prefill, Stats, Token
-from kvcache.memory import Snapshot, take_snapshot
+from kvcache.memory import Snapshot
 
 from . import charts, fates, fragments
 from .charts import human_bytes
@@ -158,10 +158,6 @@ def ribbon(session: Session, pending: int = 0) -> str:
     if cache is None or not hasattr(cache, "token_fates"):
         return fates.ribbon_html([])
     return fates.ribbon_html(cache.token_fates(), pending, getattr(cache, "nbits", None))
-
-
-def current_snapshot(session: Session) -> Snapshot | None:
-    return take_snapshot(session.conversation.cache) if session.conversation else None
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------
