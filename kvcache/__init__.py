@@ -3,6 +3,8 @@
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.hybrid import HybridCache
+from .caches.offloaded import OffloadedCache
+from .caches.offloaded_static import OffloadedStaticCache
 from .caches.quantized import QuantizedCache
 from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
@@ -18,6 +20,8 @@ __all__ = [
     "DynamicCache",
     "HybridCache",
     "Memory",
+    "OffloadedCache",
+    "OffloadedStaticCache",
     "QuantizedCache",
     "SinkCache",
     "SlidingWindowCache",

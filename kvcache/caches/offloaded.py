@@ -1,0 +1,258 @@
+"""OffloadedCache: layers wait in the host's memory and come to the accelerator one ahead of their turn."""
+
+import contextlib
+import copy
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..cache import Cache, build_layers
+from ..entry import Entry
+from ..layer import Layer
+from .dynamic import LAYERS, GrowingLayer
+
+
+class Link:
+    """The way between a device that computes and the place where layers wait: copies on a second stream.
+
+    Neither stream overtakes the other: copies wait for what was asked of the device before them (`copying`), and the
+    device for the copies (`arrive`). What a copy reads is kept alive until then, so that its memory is not given to
+    somebody else. For any accelerator that torch.accelerator knows.
+    """
+
+    def __init__(self, device: torch.device, host: torch.device):
+        self.device, self.host = device, host
+        self.copies = torch.Stream(device=device)
+        self.kept: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """What is copied in this context runs beside the computing, behind all that was asked of the device so far."""
+        self.copies.wait_stream(torch.accelerator.current_stream(self.device))
+        with self.copies:
+            yield
+
+    def arrive(self) -> None:
+        """Let the device wait, and not the host, for every copy asked for."""
+        torch.accelerator.current_stream(self.device).wait_stream(self.copies)
+        self.kept.clear()
+
+    def finish(self) -> None:
+        """Let the host wait for every copy asked for: after this it may read what came."""
+        self.copies.synchronize()
+        self.arrive()
+
+    def mark(self) -> torch.Event:
+        """This point among the copies; `mark.synchronize()` lets the host wait for those before it and no others."""
+        return self.copies.record_event()
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy on the device, complete once it has arrived."""
+        return self._copied(tensor, self.device)
+
+    def evict(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy at the waiting place, in pinned memory where torch has it, complete once finished."""
+        return self._copied(tensor, self.host)
+
+    def fill(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Overwrite a tensor on the device with one of the same shape that waits."""
+        self.kept.append(source)
+        target.copy_(source, non_blocking=True)
+
+    def _copied(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        self.kept.append(tensor)
+        return tensor.to(device, non_blocking=True)
+
+    def __deepcopy__(self, memo) -> "Link":
+        return self  # two caches may share a stream: each waits for what both asked
+
+
+def _after_settling(name: str) -> Callable:
+    """The inherited method `name`, on a cache that has settled."""
+
+    def method(self: "Offloading", *args, **kwargs):
+        self.settle()
+        return getattr(super(Offloading, self), name)(*args, **kwargs)
+
+    return functools.wraps(getattr(Cache, name))(method)
+
+
+class Offloading(Cache):
+    """Base of caches whose layers wait elsewhere. Works on `Layer.buffers()`, so for every layer of ours.
+
+    As layer k is updated, the layer before it leaves and the one behind it comes, both while k computes. Layers that
+    stop growing, such as windows, stay: there is little to gain. A beam reorder of a waiting layer is done when it is
+    back on its device. Where keys already come from the waiting place (a machine without accelerator) nothing moves,
+    and a warning says so once. `link` replaces the streams, for tests.
+    """
+
+    def __init__(self, *args, offload_device: torch.device | str = "cpu", link: Link | None = None, **kwargs):
+        self.offload_device = torch.device(offload_device)
+        self.links: dict[torch.device, Link] = {}  # by computing device
+        self.only_link = link
+        self.here: set[int] = set()  # layers on their device or on their way to it
+        self.pending: dict[int, torch.Tensor] = {}  # layer -> beam_idx not applied yet
+        self.has_warned = False
+        super().__init__(*args, **kwargs)
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.only_link is None and key_states.device.type == self.offload_device.type:
+            self._warn_once(key_states.device)
+            return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        return self._update_moving(key_states, value_states, layer_idx, *args, **kwargs)
+
+    @torch.compiler.disable
+    def _update_moving(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs):
+        link = self._link(key_states.device)
+        self._bring(layer_idx, link)
+        with link.copying():
+            following = self._next(layer_idx)
+            for index in sorted(self.here - {layer_idx, following}):
+                self._leave(index, link)
+            if following is not None:
+                self._come(following)
+        with self._at_work(layer_idx):
+            attended = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if self._moves(layer_idx):
+            self.here.add(layer_idx)
+        return attended
+
+    def _link(self, device: torch.device) -> Link:
+        if device not in self.links:
+            self.links[device] = self.only_link or Link(device, self.offload_device)
+        return self.links[device]
+
+    def _warn_once(self, device: torch.device) -> None:
+        if not self.has_warned and not torch.compiler.is_compiling():
+            self.has_warned = True
+            warnings.warn(f"{type(self).__name__} moves nothing: its keys are computed on {device}, which is where it would offload them to", stacklevel=2)
+
+    def _moves(self, layer_idx: int) -> bool:
+        """Is this a layer that can wait elsewhere?"""
+        if not 0 <= layer_idx < len(self.layers):
+            return False
+        layer = self.layers[layer_idx]
+        return isinstance(layer, Layer) and layer.is_initialized and not layer.bounded
+
+    def _next(self, layer_idx: int) -> int | None:
+        """The next layer that waits, behind this one and then from the first again; None if there is no other."""
+        count = len(self.layers)
+        order = ((layer_idx + step) % count for step in range(1, count))
+        return next((index for index in order if self._moves(index)), None)
+
+    def _bring(self, layer_idx: int, link: Link) -> None:
+        """Have this layer on its device, in its right order, before it is used."""
+        if self._moves(layer_idx) and layer_idx not in self.here:
+            with link.copying():
+                self._come(layer_idx)
+        link.arrive()
+        if layer_idx in self.pending:
+            self._reorder(layer_idx, self.pending.pop(layer_idx))
+
+    def _come(self, layer_idx: int) -> None:
+        """Ask for a layer that waits."""
+        layer = self.layers[layer_idx]
+        if layer_idx not in self.here:
+            _replace_data(layer, self._link(layer.device).fetch)
+            self.here.add(layer_idx)
+
+    def _leave(self, layer_idx: int, link: Link) -> None:
+        """Send a layer to where it waits."""
+        _replace_data(self.layers[layer_idx], link.evict)
+        self.here.discard(layer_idx)
+
+    def _at_work(self, layer_idx: int) -> contextlib.AbstractContextManager:
+        """Around the update of a layer that is here."""
+        return contextlib.nullcontext()
+
+    def _reorder(self, layer_idx: int, beam_idx: torch.Tensor) -> None:
+        self.layers[layer_idx].reorder_cache(beam_idx)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Row i becomes a copy of row beam_idx[i]: now in layers that are here, in the others when they come."""
+        if beam_idx.shape[0] != self.batch_size:
+            self.settle()
+            return super().reorder_cache(beam_idx)
+        for link in set(self.links.values()):
+            link.arrive()
+        for index, layer in enumerate(self.layers):
+            if not self.links:
+                layer.reorder_cache(beam_idx)
+            elif self._moves(index) and index not in self.here:
+                self.pending[index] = self.pending[index][beam_idx] if index in self.pending else beam_idx
+            elif index in self.here:
+                self._reorder(index, beam_idx)
+            else:
+                layer.reorder_cache(beam_idx)
+
+    def settle(self) -> None:
+        """Wait for every copy and make up for every delayed reorder: after this, what is stored may be read anywhere."""
+        for link in set(self.links.values()):
+            link.finish()
+        for index in list(self.pending):
+            self.layers[index].reorder_cache(self.pending.pop(index))
+
+    crop = _after_settling("crop")
+    batch_select_indices = _after_settling("batch_select_indices")
+    batch_repeat_interleave = _after_settling("batch_repeat_interleave")
+    to_legacy_cache = _after_settling("to_legacy_cache")
+    __getitem__ = _after_settling("__getitem__")
+
+    @classmethod
+    def from_batch_splits(cls, splits: Sequence["Offloading"]) -> "Offloading":
+        for split in splits:
+            split.settle()
+        return super().from_batch_splits(splits)
+
+    def reset(self) -> None:
+        self.settle()
+        super().reset()
+        self.here.clear()
+
+    def fork(self) -> "Offloading":
+        self.settle()
+        other = super().fork()
+        other.here, other.pending, other.links = set(self.here), {}, dict(self.links)
+        return other
+
+    def __deepcopy__(self, memo) -> "Offloading":
+        self.settle()
+        other = object.__new__(type(self))
+        memo[id(self)] = other
+        other.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return other
+
+
+def _replace_data(layer: Layer, moved) -> None:
+    """Every buffer's storage by what `moved` makes of it; shared with a fork no more."""
+    for buffer in layer.buffers().values():
+        if buffer.data is not None:
+            buffer.data, buffer.frozen = moved(buffer.data), 0
+
+
+class OffloadedCache(Offloading):
+    """Keep every token, all but two or three layers of it in the host's memory, on any model.
+
+    Layer k + 1 comes on a second stream while k computes, k - 1 leaves. Holds what DynamicCache holds and gives the
+    same bits. On a machine without accelerator a DynamicCache that says so once. Copies the whole layer both ways at
+    every token: it saves accelerator memory, not time. Unmeasured on an accelerator.
+    """
+
+    name = "offloaded"
+
+    def __init__(self, config: PreTrainedConfig | None = None, *, offload_device: torch.device | str = "cpu", link: Link | None = None):
+        layers = None if config is None else build_layers(config.get_text_config(decoder=True), LAYERS)
+        super().__init__(layers, GrowingLayer, offload_device=offload_device, link=link)
+
+
+ENTRY = Entry(
+    name="offloaded",
+    title="Offloaded",
+    summary="Keeps every token, in the host's memory, and fetches each layer just ahead of its turn. Without an accelerator it is Dynamic.",
+    cache_class=OffloadedCache,
+    make=OffloadedCache,
+    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact", "offload"}),
+)

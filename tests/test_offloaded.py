@@ -1,0 +1,255 @@
+"""Offloaded caches give the bits of the cache inside, with every layer where it should be at every step.
+
+There is no accelerator here, so a stand-in for the second stream says what was copied when: `late` copies happen as
+late as a stream could do them, `early` ones at once. What reads too soon, or writes too soon, gives other bits in one
+of the two. Real streams are not measured by these tests.
+"""
+
+import contextlib
+import copy
+import warnings
+
+import pytest
+import torch
+from architectures import chunks, logits_with_cache, logits_without_cache, model_of, token_ids
+
+import kvcache
+from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
+from kvcache.caches.offloaded import Link, Offloading
+
+LAYERS = 5
+
+
+class StandIn(Link):
+    """A link whose copies run when they are waited for (late) or at once (early); `log` says what was asked for."""
+
+    def __init__(self, late: bool):
+        self.late, self.asked, self.log, self.is_copying = late, [], [], False
+
+    @contextlib.contextmanager
+    def copying(self):
+        self.is_copying = True
+        yield
+        self.is_copying = False
+
+    def arrive(self):
+        for copied in self.asked:
+            copied()
+        self.asked.clear()
+
+    finish = arrive
+
+    def mark(self):
+        link = self
+
+        class Mark:
+            synchronize = staticmethod(lambda: link.arrive())
+
+        return Mark()
+
+    def fetch(self, tensor):
+        return self._later("fetch", torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 0), tensor)
+
+    def evict(self, tensor):
+        return self._later("evict", torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 0), tensor)
+
+    def fill(self, target, source):
+        return self._later("fill", target, source)
+
+    def _later(self, what, target, source):
+        assert self.is_copying, f"{what} outside the copying stream"
+        self.log.append((what, tuple(source.shape)))
+        if self.late:
+            self.asked.append(lambda: target.copy_(source))
+        else:
+            target.copy_(source)
+        return target
+
+
+def pair(name, model, late):
+    """(an offloaded cache over a stand-in, the cache it should equal bit for bit)."""
+    if name == "offloaded":
+        return OffloadedCache(model.config, link=StandIn(late)), DynamicCache(model.config)
+    return OffloadedStaticCache(model.config, max_cache_len=128, link=StandIn(late)), StaticCache(model.config, max_cache_len=128)
+
+
+def where(cache):
+    """The layers on the device, at every update of a forward."""
+    places, update = [], cache.update
+
+    def noted(*args, **kwargs):
+        result = update(*args, **kwargs)
+        places.append(sorted(cache.here))
+        return result
+
+    cache.update = noted
+    return places
+
+
+OFFLOADED = pytest.mark.parametrize("name", ["offloaded", "offloaded_static"])
+TIMING = pytest.mark.parametrize("late", [True, False], ids=["late", "early"])
+
+
+@OFFLOADED
+@TIMING
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "mistral"])
+def test_an_offloaded_cache_gives_the_bits_of_the_one_inside(name, architecture, late):
+    model, ids = model_of(architecture, None if architecture != "llama" else LAYERS), token_ids(2, 90)
+    ours, inner = (logits_with_cache(model, ids, cache, chunks(90, 3)) for cache in pair(name, model, late))
+    assert torch.equal(ours, inner)
+    torch.testing.assert_close(ours, logits_without_cache(model, ids), atol=2e-4, rtol=1e-4)
+
+
+@OFFLOADED
+@TIMING
+def test_every_operation_between_forwards_leaves_the_same_bits(name, late):
+    model, ids = model_of("llama", LAYERS), token_ids(3, 60)
+
+    def story(cache):
+        said = [logits_with_cache(model, ids, cache, [(0, 20), (20, 21)])]
+        for beams in ([2, 0, 0], [1, 1, 2], [0, 2, 1]):
+            cache.reorder_cache(torch.tensor(beams))
+            cache.reorder_cache(torch.tensor([1, 0, 2]))
+            said.append(logits_with_cache(model, ids[:, 21:22], cache, [(0, 1)]))
+        cache.crop(-2)
+        fork, deep = cache.fork(), copy.deepcopy(cache)
+        cache.batch_repeat_interleave(2)
+        said.append(logits_with_cache(model, ids[[0, 0, 1, 1, 2, 2], 30:40], cache, [(0, 3), (3, 10)]))
+        cache.batch_select_indices(torch.tensor([5, 0]))
+        said.append(logits_with_cache(model, ids[:2, 40:45], cache, [(0, 1), (1, 5)]))
+        for other in (fork, deep):
+            said.append(logits_with_cache(model, ids[:, 30:33], other, [(0, 1), (1, 3)]))
+        fork.reset()
+        said.append(logits_with_cache(model, ids, fork, [(0, 9), (9, 10)]))
+        said.append(logits_with_cache(model, ids[:, 33:35], deep, [(0, 2)]))
+        pieces = deep.batch_split(3, 2)
+        said += [logits_with_cache(model, rows, piece, [(0, 1)]) for rows, piece in zip(ids[:, 35:36].split(2), pieces)]
+        whole = type(deep).from_batch_splits(pieces)
+        said.append(logits_with_cache(model, ids[:, 36:38], whole, [(0, 1), (1, 2)]))
+        said.append(torch.stack([keys[:, :, :20] for keys, _ in whole]))
+        return said
+
+    for ours, inner in zip(*(story(cache) for cache in pair(name, model, late))):
+        assert torch.equal(ours, inner)
+
+
+def test_the_next_layer_comes_and_the_last_one_leaves_as_each_is_updated():
+    model = model_of("llama", LAYERS)
+    cache = OffloadedCache(model.config, link=StandIn(late=True))
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    places = where(cache)
+    logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
+    assert places == [[0, 1], [1, 2], [2, 3], [3, 4], [0, 4]] * 2
+    assert len(cache.only_link.log) >= 2 * 2 * 2 * LAYERS  # keys and values, in and out, two forwards
+
+
+def test_windows_stay_and_the_full_layers_between_them_move():
+    model = model_of("gemma3")
+    cache = OffloadedCache(model.config, link=StandIn(late=True))
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    places = where(cache)
+    logits_with_cache(model, token_ids(1, 1), cache, [(0, 1)])
+    assert places == [[1], [1, 3], [3], [1, 3]]  # of four, layers 1 and 3 are full attention
+
+
+def test_static_layers_take_turns_in_two_buffers_and_the_first_one_stays():
+    model = model_of("llama", LAYERS)
+    cache = OffloadedStaticCache(model.config, max_cache_len=64, link=StandIn(late=True))
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    places, link = where(cache), cache.only_link
+    homes = [layer.keys.data_ptr() for layer in cache.layers]
+    buffers = [cache._slot(index)[0].data.data_ptr() for index in range(1, LAYERS)]
+    assert buffers[0] == buffers[2] and buffers[1] == buffers[3] and len({*homes, *buffers}) == LAYERS + 2
+    link.log.clear()
+    logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
+    assert places[5:] == [[1], [1, 2], [2, 3], [3, 4], [4]] and places[0] == [1]
+    back = [shape for what, shape in link.log if what == "evict"]
+    assert back[2:] == [(1, 2, 1, 16)] * 2 * (2 * (LAYERS - 1) - 1), back  # only what each step wrote goes back
+    assert [layer.keys.data_ptr() for layer in cache.layers] == homes
+    assert [cache._slot(index)[0].data.data_ptr() for index in range(1, LAYERS)] == buffers
+
+
+def test_the_lent_buffers_are_counted():
+    model = model_of("llama", LAYERS)
+    cache = OffloadedStaticCache(model.config, max_cache_len=64, link=StandIn(late=False))
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    one = 64 * 2 * 16 * 4 * 2  # tokens, heads, dim, bytes, keys and values
+    memory = kvcache.measure_memory(cache)
+    assert memory.total == LAYERS * one + 2 * one and memory.used == LAYERS * one * 8 // 64
+    assert [layer.total // one for layer in memory.layers] == [1, 2, 2, 1, 1]
+
+
+@TIMING
+@OFFLOADED
+def test_beams_are_the_same_with_reorders_that_wait(name, late):
+    model, ids = model_of("llama", LAYERS), token_ids(2, 20)
+    settings = dict(max_new_tokens=12, num_beams=4, do_sample=False, attention_mask=torch.ones_like(ids))
+    ours, inner = (model.generate(ids, past_key_values=cache, **settings) for cache in pair(name, model, late))
+    assert torch.equal(ours, inner)
+
+
+def test_a_reorder_waits_until_its_layer_is_back():
+    model = model_of("llama", LAYERS)
+    cache = OffloadedCache(model.config, link=StandIn(late=True))
+    logits_with_cache(model, token_ids(2, 8), cache, [(0, 8), (8, 9)][:1])
+    cache.reorder_cache(torch.tensor([1, 0]))
+    assert sorted(cache.pending) == sorted(set(range(LAYERS)) - cache.here)
+    logits_with_cache(model, token_ids(2, 1), cache, [(0, 1)])
+    assert not cache.pending
+
+
+@TIMING
+def test_any_of_our_layers_can_be_offloaded(late):
+    class OffloadedQuantizedCache(Offloading, QuantizedCache):
+        pass
+
+    model, ids = model_of("llama", LAYERS), token_ids(2, 120)
+    settings = dict(nbits=4, residual_length=16, q_group_size=32)
+    moving = OffloadedQuantizedCache(model.config, **settings, link=StandIn(late))
+    ours, inner = (logits_with_cache(model, ids, cache, chunks(120, 2)) for cache in (moving, QuantizedCache(model.config, **settings)))
+    assert torch.equal(ours, inner) and len(moving.only_link.log) > 100
+
+
+@OFFLOADED
+def test_without_an_accelerator_it_passes_through_and_says_so_once(name):
+    model, ids = model_of("llama"), token_ids(1, 30)
+    cache = kvcache.create(name, model)
+    with pytest.warns(UserWarning, match="moves nothing: its keys are computed on cpu") as caught:
+        ours = logits_with_cache(model, ids, cache, chunks(30, 1))
+    assert len([warning for warning in caught if "moves nothing" in str(warning.message)]) == 1
+    inner = DynamicCache(model.config) if name == "offloaded" else StaticCache(model.config, max_cache_len=2048)
+    assert torch.equal(ours, logits_with_cache(model, ids, inner, chunks(30, 1)))
+    assert kvcache.measure_memory(cache).total == kvcache.measure_memory(inner).total == kvcache.predict_memory(name, model, 30).total or name == "offloaded"
+    assert kvcache.measure_memory(cache).devices == kvcache.measure_memory(inner).devices
+
+
+def test_static_storage_can_be_allocated_up_front_elsewhere_than_it_computes():
+    config = model_of("llama").config
+    cache = OffloadedStaticCache(config, 2, 64, "meta", torch.float32)  # "meta" stands for an accelerator's device
+    assert [layer.keys.device.type for layer in cache.layers] == ["meta", "cpu"]
+    assert [layer.cumulative_length.device.type for layer in cache.layers] == ["meta", "meta"]
+    with pytest.raises(ValueError, match="computes on one device, layer_device_map names cpu, meta"):
+        OffloadedStaticCache(config, 2, 64, layer_device_map={0: "cpu", 1: "meta"})
+
+
+def test_a_wrong_token_count_changes_nothing():
+    model, ids = model_of("llama", LAYERS), token_ids(1, 40)
+    cache, inner = pair("offloaded_static", model, True)
+    cache = OffloadedStaticCache(model.config, max_cache_len=32, link=StandIn(True))
+    logits_with_cache(model, ids, cache, [(0, 30)])
+    with pytest.raises(ValueError, match="room for max_cache_len=32"):
+        logits_with_cache(model, ids, cache, [(30, 35)])
+    logits_with_cache(model, ids, inner, [(0, 30)])
+    assert torch.equal(logits_with_cache(model, ids, cache, [(30, 32)]), logits_with_cache(model, ids, inner, [(30, 32)]))
+
+
+def test_the_guides_examples():
+    """transformers' KV-cache guide: offloaded and offloaded static, by object, on a machine with or without accelerator."""
+    model, ids = model_of("llama"), token_ids(1, 12)
+    settings = dict(do_sample=False, max_new_tokens=20, attention_mask=torch.ones_like(ids))
+    expected = model.generate(ids, use_cache=False, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(model.generate(ids, past_key_values=OffloadedCache(), **settings), expected)
+        static = OffloadedStaticCache(model.config, max_batch_size=1, max_cache_len=64, device=model.device, dtype=model.dtype)
+        assert torch.equal(model.generate(ids, past_key_values=static, **settings), expected)
