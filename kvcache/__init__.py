@@ -3,6 +3,8 @@
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.hybrid import HybridCache
+from .caches.hybrid_mamba import HybridMambaAttentionDynamicCache
+from .caches.mamba import MambaCache
 from .caches.offloaded import OffloadedCache
 from .caches.offloaded_static import OffloadedStaticCache
 from .caches.quantized import QuantizedCache
@@ -12,6 +14,7 @@ from .caches.static import StaticCache
 from .catalog import ENTRIES, create, predict_memory
 from .layer import CropError
 from .memory import Memory, measure_memory
+from .state import feed
 
 __all__ = [
     "ENTRIES",
@@ -19,6 +22,8 @@ __all__ = [
     "CropError",
     "DynamicCache",
     "HybridCache",
+    "HybridMambaAttentionDynamicCache",
+    "MambaCache",
     "Memory",
     "OffloadedCache",
     "OffloadedStaticCache",
@@ -27,6 +32,7 @@ __all__ = [
     "SlidingWindowCache",
     "StaticCache",
     "create",
+    "feed",
     "measure_memory",
     "predict_memory",
 ]

@@ -12,7 +12,7 @@ from .entry import Entry
 from .memory import LayerMemory, Memory
 from .predict import predict_layer, shapes_of
 
-ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized")
+ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba")
 
 
 def _find_entries() -> dict[str, Entry]:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from .cache import Cache, decoder_config
+from .state import has_states_alone
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Entry:
     lossy: bool = False
     can: frozenset[str] = frozenset()
     paper: str | None = None
+    for_states: bool = False  # does it suit models that have recurrent states and no attention?
     misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None
     broken: Callable[[PreTrainedConfig, Mapping[str, Any]], str | None] = lambda config, parameters: None
     missing: Callable[[], str | None] = lambda: None
@@ -84,7 +86,10 @@ class Entry:
 
     def fits(self, config) -> str | None:
         """None, or a sentence why this cache does not suit the model."""
-        return self.misfit(decoder_config(config))
+        config = decoder_config(config)
+        if has_states_alone(config) and not self.for_states:
+            return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
+        return self.misfit(config)
 
     def unavailable(self) -> str | None:
         """None, or "unavailable because ..."."""

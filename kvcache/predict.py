@@ -41,9 +41,8 @@ def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape
 
 
 def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
-    if getattr(config, "qk_nope_head_dim", None) is not None:  # latent attention, cached expanded
-        key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
-        return Shape(batch, config.num_attention_heads, key_dim, config.v_head_dim, itemsize)
+    if getattr(config, "qk_nope_head_dim", None) is not None:  # latent attention, cached as one latent and one rotary key
+        return Shape(batch, 1, config.kv_lora_rank, config.qk_rope_head_dim, itemsize)
     if getattr(config, "num_attention_heads", None) is None:  # no attention at all
         return Shape(batch, 0, 0, 0, itemsize)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

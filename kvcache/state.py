@@ -14,7 +14,7 @@ from math import prod
 
 import torch
 from transformers import PreTrainedConfig
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
 from .layer import B, CropError, Layer, Stored, target_length
 
@@ -25,6 +25,7 @@ CARRIES = frozenset(
         "qwen3_5_text", "qwen3_next", "zamba2",
     }
 )  # fmt: skip
+RECURRENT_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # layer types with a state
 NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
 GONE = "a recurrent state cannot go back to an earlier token; reset() and feed the tokens again, or keep a copy"
 
@@ -58,10 +59,14 @@ class State:
             return
         if self.data is None or not self.filled and (self.data.shape != new.shape or self.data.device != new.device):
             self.allocate(tuple(new.shape), new)
-        if self.data.shape != new.shape:
-            raise ValueError(f"this cache holds states {tuple(self.data.shape)} and was given {tuple(new.shape)}; reset() it, or make a new cache")
+        self.refuse(new.shape)
         self.data.copy_(new)
         self.filled = True
+
+    def refuse(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError for states of another shape than those held."""
+        if self.filled and self.data.shape != shape:
+            raise ValueError(f"this cache holds states {tuple(self.data.shape)} and was given {tuple(shape)}; reset() it, or make a new cache")
 
     def replace(self, rows: torch.Tensor) -> None:
         """Hold `rows`, of whatever shape."""
@@ -146,7 +151,8 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         self.refuse_jump(new)
         if held.filled:
             width = held.data.shape[-1]
-            full = torch.cat([held.data, conv_states.to(held.data.dtype)], dim=-1)
+            held.refuse((*conv_states.shape[:-1], width))
+            full = torch.cat([held.data.to(conv_states.dtype), conv_states], dim=-1)
         else:
             width = conv_kernel_size or (held.data.shape[-1] if held.data is not None else new)
             full = torch.nn.functional.pad(conv_states, (max(0, width - new), 0))
@@ -243,6 +249,16 @@ class StateLayer(States):
         """Raises TypeError: there are no keys and values here."""
         raise TypeError("this layer has a recurrent state and takes no keys and values; for a model with attention use DynamicCache(config)")
 
+    def push_conv_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Hold the convolution's newest inputs, from [B, channels] or [B, channels, n]; return all that are held."""
+        inputs = inputs.unsqueeze(-1) if inputs.dim() == 2 else inputs
+        held = self.conv_0
+        width = inputs.shape[-1] if held.data is None else held.data.shape[-1]
+        past = inputs[..., :0] if held.data is None else held.data
+        held.write(torch.cat([past, inputs.to(past)], dim=-1)[..., -width:])
+        self._filled_by(inputs, 0)
+        return held.data
+
     def _filled_by(self, states: torch.Tensor, tokens: int) -> None:
         self.dtype, self.device, self.batch_size, self.is_initialized = states.dtype, states.device, states.shape[B], True
         self.seen += tokens
@@ -273,6 +289,11 @@ def state_layers(config: PreTrainedConfig, table: Mapping[str, Callable]) -> dic
     hybrids = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
     ours = {name: beside(table[attention]) for name, attention in hybrids.items() if attention in table}
     return {"linear_attention": alone, "conv": alone, **ours}
+
+
+def has_states_alone(config: PreTrainedConfig) -> bool:
+    """Is this a model without attention?"""
+    return set(get_layer_types_and_kwargs(config)[0]) <= {"linear_attention", "conv", "dummy"}
 
 
 def refuse_jump(layers: list, query_length: int) -> None:
@@ -357,6 +378,10 @@ def _delta_rule(c) -> StateShape:
     return StateShape((2 * keys + values, c.linear_conv_kernel_dim), (c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim))
 
 
+def _kimi(c) -> StateShape:
+    return StateShape((3 * c.linear_num_heads * c.linear_head_dim, c.linear_conv_kernel_dim), (c.linear_num_heads, c.linear_head_dim, c.linear_head_dim))
+
+
 def _zamba(c) -> StateShape:
     channels = c.mamba_expand * c.hidden_size
     return StateShape((channels, c.mamba_d_conv), (c.n_mamba_heads, channels // c.n_mamba_heads, c.mamba_d_state))
@@ -379,4 +404,5 @@ _FORMS: dict[str, Callable[[PreTrainedConfig], StateShape]] = {
     "qwen3_next": _delta_rule,
     "qwen3_5_text": _delta_rule,
     "olmo_hybrid": _delta_rule,
+    "kimi_linear": _kimi,
 }

@@ -1,0 +1,105 @@
+"""MambaCache: the fixed-size states of models without attention."""
+
+import torch
+from transformers import PreTrainedConfig
+
+from ..cache import Cache, build_layers
+from ..entry import Entry
+from ..state import CARRIES, StateLayer, has_states_alone, state_shape
+
+
+class MambaCache(Cache):
+    """One recurrent state a layer, however long the text: for Mamba, Mamba-2, FalconMamba and others without attention.
+
+    Pass it as `cache_params=`. With a batch size (`batch_size`, or `max_batch_size`, as one likes) the states are
+    allocated now, without one by the first tokens; `dtype` None keeps each state in the dtype the model computes it in.
+    Several tokens on a filled cache: right for Mamba-2; for Mamba and FalconMamba, whose scan would start from zero,
+    a ValueError before anything changes, and `kvcache.feed` gives them one by one. A state cannot go back, so `crop`
+    refuses. Source: Gu and Dao 2023, arXiv 2312.00752. Raises ValueError on a model with attention layers.
+    """
+
+    name = "mamba"
+
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        max_batch_size: int | None = None,
+    ):
+        config = config.get_text_config(decoder=True)
+        reason = misfit(config)
+        if reason:
+            raise ValueError(f"MambaCache: {reason}")
+        if None not in (batch_size, max_batch_size) and batch_size != max_batch_size:
+            raise ValueError(f"batch_size is {batch_size} and max_batch_size {max_batch_size}; they are one thing, give one")
+        table = {"linear_attention": lambda number_of_states=1, **_: StateLayer(number_of_states, config.model_type in CARRIES, dtype)}
+        super().__init__(build_layers(config, table))
+        self.config = config
+        rows = batch_size if max_batch_size is None else max_batch_size
+        if rows is not None:
+            self._allocate(rows, dtype, device)
+
+    def _allocate(self, rows: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        if rows < 1:
+            raise ValueError(f"batch_size must be at least 1, got {rows}")
+        shape = state_shape(self.config)
+        if shape is None:
+            raise ValueError(f"the states of {self.config.model_type} are known with the first tokens only; leave batch_size out")
+        conv_dtype = dtype or self.config.dtype or torch.float32
+        for layer in self.layers:
+            conv = torch.empty((rows, *shape.conv), dtype=conv_dtype, device=device or "cpu")
+            recurrent = torch.empty((rows, *shape.recurrent), dtype=dtype or torch.float32, device=device or "cpu")
+            layer.lazy_initialization(conv_states=conv, recurrent_states=recurrent)
+
+    @property
+    def conv_states(self) -> list[torch.Tensor | None]:
+        """By layer, the last inputs of its convolution [B, channels, kernel]; None before they are allocated."""
+        return [layer.conv_states[0] for layer in self.layers]
+
+    @property
+    def ssm_states(self) -> list[torch.Tensor | None]:
+        """By layer, the state of its scan: [B, channels, state] of Mamba, [B, heads, head_dim, state] of Mamba-2."""
+        return [layer.recurrent_states[0] for layer in self.layers]
+
+    def update_conv_state(self, conv_states=None, layer_idx=None, state_idx=0, *, new_conv_state: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+        """transformers 5's call `(conv_states, layer_idx)`, or 4.48's `(layer_idx, new_conv_state, ...)`.
+
+        The first returns held and new inputs, the second what is held then: the newest `kernel` of them.
+        """
+        if isinstance(conv_states, int):
+            conv_states, layer_idx = (layer_idx if new_conv_state is None else new_conv_state), conv_states
+        elif new_conv_state is None:
+            return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
+        else:
+            conv_states = new_conv_state
+        return self.layers[layer_idx].push_conv_inputs(conv_states)
+
+    def update_ssm_state(self, layer_idx: int, new_ssm_state: torch.Tensor) -> torch.Tensor:
+        """Hold a layer's new scan state, as 4.48 calls it."""
+        return self.layers[layer_idx].update_recurrent_state(new_ssm_state)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens seen; those fed through 4.48's `update_conv_state` are not counted."""
+        return self.layers[layer_idx].seen if layer_idx < len(self.layers) else 0
+
+
+def misfit(config: PreTrainedConfig) -> str | None:
+    """Why a cache of states alone does not suit this model, or None."""
+    if has_states_alone(config):
+        return None
+    return f"{config.model_type} has attention layers, and this cache holds recurrent states only; 'dynamic' holds keys and values, too"
+
+
+ENTRY = Entry(
+    name="mamba",
+    title="Mamba state",
+    summary="Sums up all that was said in one state of fixed size per layer: the same bytes for one token and for a million.",
+    cache_class=MambaCache,
+    make=MambaCache,
+    can=frozenset({"beam", "continue", "batch", "copy", "exact", "stream"}),
+    paper="https://arxiv.org/abs/2312.00752",
+    misfit=misfit,
+    for_states=True,
+)
