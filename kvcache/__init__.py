@@ -2,6 +2,7 @@
 
 from .cache import Cache
 from .caches.dynamic import DynamicCache
+from .caches.encoder_decoder import EncoderDecoderCache
 from .caches.hybrid import HybridCache
 from .caches.hybrid_mamba import HybridMambaAttentionDynamicCache
 from .caches.mamba import MambaCache
@@ -21,6 +22,7 @@ __all__ = [
     "Cache",
     "CropError",
     "DynamicCache",
+    "EncoderDecoderCache",
     "HybridCache",
     "HybridMambaAttentionDynamicCache",
     "MambaCache",

@@ -1,0 +1,223 @@
+"""EncoderDecoderCache: any cache for what the decoder says, a plain one for what the encoder gave.
+
+It has no catalog entry: the catalog is of caches that a decoder-only model can chat with, and this one takes two.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+import transformers
+from transformers import PreTrainedConfig
+from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
+
+from ..cache import decoder_config, is_bounded
+from ..layer import target_length
+from ..memory import LayerMemory, Memory, measure_memory
+from ..predict import predict_layer, shapes_of
+from .dynamic import DynamicCache, GrowingLayer
+
+SIDES = ("self", "cross")
+Tensors = tuple[torch.Tensor | None, ...]
+
+
+class EncoderDecoderCache(transformers.EncoderDecoderCache):
+    """`EncoderDecoderCache(self_cache, cross_cache)` for T5, BART, Whisper and every model with cross-attention.
+
+    `self_cache`: any cache, ours or transformers'. `cross_cache`: a DynamicCache(), since models read the encoder's
+    keys and values [B, H, source, D] straight from its layers: codes, windows, spare rows and tensors that lie on
+    another device would all be taken for them. One argument instead of two: tuples (self keys, self values, cross
+    keys, cross values) by layer. `crop` takes back the decoder's tokens and leaves the encoder's alone. Raises
+    ValueError on a cross_cache of another kind, and on a window without config= for self-attention.
+    """
+
+    def __init__(self, *caches: transformers.Cache | Iterable):
+        if len(caches) == 1:
+            caches = _from_tuples(caches[0])
+        if len(caches) != 2 or not all(isinstance(cache, transformers.Cache) for cache in caches):
+            raise TypeError(f"EncoderDecoderCache takes a self-attention and a cross-attention cache, got {[type(c).__name__ for c in caches]}")
+        reason = why_not_self(caches[0]) or why_not_cross(caches[1])
+        if reason:
+            raise ValueError(f"EncoderDecoderCache: {reason}")
+        super().__init__(*caches)
+
+    @property
+    def sides(self) -> tuple[transformers.Cache, transformers.Cache]:
+        """The self-attention cache and the cross-attention cache."""
+        return self.self_attention_cache, self.cross_attention_cache
+
+    @property
+    def layers(self) -> list:
+        """The decoder's own layers, then those of cross-attention."""
+        return [*self.self_attention_cache.layers, *self.cross_attention_cache.layers]
+
+    @property
+    def batch_size(self) -> int:
+        """Batch rows held; -1 before the first token."""
+        held = [layer.keys.shape[0] for layer in self.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
+        if len(set(held)) > 1:
+            raise ValueError(f"the layers hold different numbers of rows: {held}")
+        return held[0] if held else -1
+
+    @property
+    def is_initialized(self) -> bool:
+        """Have both sides been given tokens?"""
+        return all(side.layers and side.is_initialized for side in self.sides)
+
+    def __getitem__(self, layer_idx: int) -> Tensors:
+        """(self keys, self values, cross keys, cross values) of a layer."""
+        if not -len(self) <= layer_idx < len(self):
+            raise IndexError(f"this cache has {len(self)} layers so far, asked for layer {layer_idx}")
+        return tuple(tensor for side in self.sides for tensor in _pair(side, layer_idx))
+
+    def __iter__(self) -> Iterator[Tensors]:
+        return (self[layer_idx] for layer_idx in range(len(self)))
+
+    def to_legacy_cache(self) -> tuple[Tensors, ...]:
+        """((self keys, self values, cross keys, cross values), ...) by layer, copied; pairs where the encoder gave nothing yet.
+
+        Raises ValueError where the self-attention cache has evicted tokens, for which that form has no place.
+        """
+        own, cross = (side.to_legacy_cache() if hasattr(side, "to_legacy_cache") else _copied(side) for side in self.sides)
+        filled = any(keys is not None for keys, _ in cross)
+        return tuple(pair + other for pair, other in zip(own, cross)) if filled else tuple(own)
+
+    @classmethod
+    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor]] | None = None) -> "EncoderDecoderCache":
+        """A cache filled from tuples of four tensors by layer, or of two: the decoder's alone."""
+        return cls(past_key_values or ())
+
+    def crop(self, tokens: int) -> None:
+        """Positive: keep that many of the decoder's tokens; negative: remove that many; 0: nothing to remove."""
+        own = self.self_attention_cache
+        seen = int(own.get_seq_length())
+        own.crop(min(0, target_length(seen, tokens) - seen))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
+        for side in self.sides:
+            side.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all)."""
+        for side in self.sides:
+            side.batch_select_indices(indices)
+
+    def batch_split(self, full_batch_size: int, split_size: int) -> list["EncoderDecoderCache"]:
+        """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
+        if split_size < 1:
+            raise ValueError(f"split_size must be at least 1, got {split_size}")
+        if self.batch_size not in (-1, full_batch_size):
+            raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {self.batch_size} rows")
+        return [self._rows(start, min(start + split_size, full_batch_size)) for start in range(0, full_batch_size, split_size)]
+
+    def _rows(self, start: int, stop: int) -> "EncoderDecoderCache":
+        piece = self.fork()
+        piece.batch_select_indices(torch.arange(start, stop))
+        return piece
+
+    @classmethod
+    def from_batch_splits(cls, splits: Sequence["EncoderDecoderCache"]) -> "EncoderDecoderCache":
+        """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
+        if not splits:
+            raise ValueError("splits is empty: give one or more caches")
+        sides = list(zip(*(split.sides for split in splits)))
+        missing = [type(side[0]).__name__ for side in sides if not hasattr(side[0], "from_batch_splits")]
+        if missing:
+            raise ValueError(f"{missing[0]} is transformers' own and cannot be joined; use kvcache's")
+        return cls(*(type(side[0]).from_batch_splits(side) for side in sides))
+
+    def fork(self) -> "EncoderDecoderCache":
+        """A copy that shares storage, where its sides do, until one of the two writes."""
+        return type(self)(*(side.fork() if hasattr(side, "fork") else copy.deepcopy(side) for side in self.sides))
+
+    def memory_by_side(self) -> dict[str, Memory]:
+        """Measured bytes of "self" (the decoder's own tokens) and "cross" (the encoder's)."""
+        return {name: measure_memory(side) for name, side in zip(SIDES, self.sides)}
+
+    def predict_memory(
+        self, config: PreTrainedConfig, tokens: int, source_tokens: int, batch_size: int = 1, dtype: torch.dtype = torch.float32
+    ) -> dict[str, Memory]:
+        """Bytes by side after one prefill of `tokens` for the decoder and `source_tokens` from the encoder.
+
+        `source_tokens` is the length of the encoder's output. Raises ValueError for layers with no closed form.
+        """
+        config = decoder_config(config)
+        shapes = shapes_of(config, batch_size, dtype.itemsize)
+        return {
+            name: Memory(tuple(LayerMemory(**predict_layer(layer, count, shape)) for layer, shape in zip(_layers(side, len(shapes)), shapes)), {})
+            for name, side, count in zip(SIDES, self.sides, (tokens, source_tokens))
+        }
+
+
+def _sample(cache: transformers.Cache) -> list:
+    """The layers of a cache, or one of those that it will make."""
+    return cache.layers or [cache.layer_class_to_replicate()]
+
+
+def _layers(cache: transformers.Cache, count: int) -> list:
+    return cache.layers or [cache.layer_class_to_replicate() for _ in range(count)]
+
+
+def why_not_self(cache: transformers.Cache) -> str | None:
+    """Why a cache does not do for self-attention, or None."""
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return "the self-attention cache is itself an EncoderDecoderCache; give its two sides"
+    if cache.layer_class_to_replicate is not None and any(is_bounded(layer) for layer in _sample(cache)):
+        return (
+            f"a {type(cache).__name__} without config= cannot tell a model whose position biases count the tokens held, such as T5, "
+            "from one that it suits, such as BART or Whisper; make it with config=model.config"
+        )
+    return None
+
+
+def why_not_cross(cache: transformers.Cache) -> str | None:
+    """Why a cache cannot hold the encoder's keys and values, or None."""
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return "the cross-attention cache is itself an EncoderDecoderCache; give its two sides"
+    if getattr(cache, "offloading", False) or hasattr(cache, "offload_device"):
+        return f"a {type(cache).__name__} for cross-attention would be read while it lies on the host; use DynamicCache()"
+    for layer in _sample(cache):
+        reason = _why_not_cross_layer(layer)
+        if reason:
+            return f"{type(cache).__name__} for cross-attention: {reason}; use DynamicCache()"
+    return None
+
+
+def _why_not_cross_layer(layer) -> str | None:
+    if type(layer) in (GrowingLayer, DynamicLayer, DummyLayer):
+        return None
+    kind = type(layer).__name__
+    if "Quantized" in kind:
+        return f"models read .layers[i].keys of the encoder directly, and a {kind} holds codes"
+    if getattr(layer, "is_sliding", False) or is_bounded(layer):
+        return f"a {kind} would evict the encoder's tokens, all of which every step attends to"
+    return f"models attend to all of .layers[i].keys, and what a {kind} has there is more, or less, than the encoder gave"
+
+
+def _pair(cache: transformers.Cache, layer_idx: int) -> Tensors:
+    layer = cache.layers[layer_idx] if -len(cache.layers) <= layer_idx < len(cache.layers) else None
+    return getattr(layer, "keys", None), getattr(layer, "values", None)
+
+
+def _copied(cache: transformers.Cache) -> tuple[Tensors, ...]:
+    """Legacy form of transformers' own cache of plain growing layers."""
+    others = [type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer]
+    if others:
+        raise ValueError(f"transformers' {others[0]} has no legacy form here; use kvcache's caches")
+    return tuple((layer.keys.clone(), layer.values.clone()) if layer.is_initialized else (None, None) for layer in cache.layers)
+
+
+def _from_tuples(layers: Iterable[Sequence[torch.Tensor]]) -> tuple[DynamicCache, DynamicCache]:
+    """Both sides from tuples of 2 (self), 4 (self and cross) or 6 tensors (with transformers' window sizes between) by layer."""
+    own, cross = DynamicCache(), DynamicCache()
+    for index, tensors in enumerate(layers):
+        if len(tensors) not in (2, 4, 6):
+            raise ValueError(f"layer {index} has {len(tensors)} tensors; it takes 2 (self-attention), 4 (and cross-attention) or 6 (with window sizes)")
+        half = max(2, len(tensors) // 2)
+        for side, part in ((own, tensors[:half]), (cross, tensors[half:])):
+            if len(part) == 3 and part[2] is not None:
+                raise ValueError(f"layer {index} keeps a sliding window, which plain tuples cannot continue")
+            if part and part[0] is not None:
+                side.update(part[0], part[1], index)
+    return own, cross
