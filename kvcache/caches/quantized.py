@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from ..cache import Cache, build_layers, decoder_config, layer_types
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter
-from ..layer import D, T, Layer, capacity_for
+from ..layer import D, Layer, T, capacity_for
 from ..predict import Shape
 from ..quantize import QUANTIZERS, Encoded, Scheme
 from .dynamic import windowed

@@ -1,0 +1,215 @@
+"""Generate with a cache by name, as `cache_implementation=` did, and go on with a smaller one when memory runs out."""
+
+import gc
+import inspect
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import transformers
+
+from .cache import Cache, decoder_config
+from .caches.dynamic import DynamicCache
+from .caches.encoder_decoder import EncoderDecoderCache
+from .catalog import create, entry
+from .configs import CacheConfig, QuantizedCacheConfig
+from .entry import Entry
+
+log = logging.getLogger(__name__)
+
+LADDER = ("offloaded", "quantized", "offloaded_static")
+# What allocators say, CPU's and accelerators', where they raise a plain RuntimeError.
+OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
+
+
+def generate(
+    model: transformers.PreTrainedModel,
+    inputs: torch.Tensor | None = None,
+    *,
+    cache_implementation: str = "dynamic",
+    cache_config: CacheConfig | Mapping[str, Any] | None = None,
+    **kwargs,
+) -> Any:
+    """`model.generate(inputs, **kwargs)` with a fresh cache by its name in the catalog, which are 4.48's names too.
+
+    `cache_config`: its parameters, as a dict or a config object; max_cache_len defaults to what this call needs. The
+    cache goes in as `past_key_values` or `cache_params`, whichever the model takes. Raises ValueError, before anything
+    runs, as `create` does, and for left-padded rows with a cache that would take the padding for tokens.
+    """
+    keyword = cache_keyword(model)
+    if kwargs.get(keyword) is not None:
+        raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {keyword}; model.generate takes a cache of yours")
+    cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
+    if not cache.takes_left_padding and _is_left_padded(model, inputs, kwargs):
+        raise ValueError(
+            f"{type(cache).__name__} cannot take left-padded rows: their padding would be kept as their first tokens; give it one "
+            f"row at a time, or rows of one length"
+        )
+    if model.config.is_encoder_decoder:
+        cache = EncoderDecoderCache(cache, DynamicCache())
+    configs = (model.generation_config, kwargs.get("generation_config"))
+    if any(getattr(config, "cache_implementation", None) for config in configs):
+        kwargs["cache_implementation"] = None  # transformers refuses a name beside a cache
+    return model.generate(inputs, **{keyword: cache}, **kwargs)
+
+
+def make_cache(
+    model: transformers.PreTrainedModel, name: str, cache_config: CacheConfig | Mapping[str, Any] | None = None, max_cache_len: int | None = None
+) -> Cache:
+    """A fresh cache for `model` from a name and its parameters; of `max_cache_len` tokens if it has to have a length.
+
+    Beyond the catalog's parameters `cache_config` may hold whatever the class itself takes, such as compute_dtype.
+    Raises ValueError, with the reason and what would do.
+    """
+    offer, settings = entry(name), dict(cache_config or {})
+    meant = settings.pop("cache_implementation", None) or name
+    if meant != name:
+        raise ValueError(f"cache_config is for {meant!r} and cache_implementation is {name!r}")
+    known = {parameter.name: parameter for parameter in offer.parameters}
+    if "max_cache_len" in known and max_cache_len is not None:
+        settings.setdefault("max_cache_len", max(max_cache_len, known["max_cache_len"].minimum))
+    if name == "quantized" and settings:  # so that axes may be numbers
+        settings = dict(QuantizedCacheConfig.from_dict({**offer.defaults(), **settings}))
+        settings.pop("cache_implementation")
+    return create(name, model, **settings) if settings.keys() <= known.keys() else _construct(offer, model, settings)
+
+
+def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:
+    takes = [name for name in inspect.signature(offer.cache_class).parameters if name not in ("config", "cache_config")]
+    unknown = [name for name in settings if name not in takes]
+    reason = offer.unavailable() or offer.fits(model)
+    if unknown:
+        raise ValueError(f"{offer.name} has no parameter {', '.join(map(repr, unknown))}; it takes {', '.join(takes) or 'no parameters'}")
+    if reason:
+        raise ValueError(f"{offer.name}: {reason}")
+    cache = offer.cache_class(config=decoder_config(model), **settings)
+    offer.verify(model, cache)
+    return cache
+
+
+def cache_keyword(model: transformers.PreTrainedModel) -> str:
+    """The argument by which a model takes its cache."""
+    takes = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in takes and "past_key_values" not in takes else "past_key_values"
+
+
+def resilient_generate(
+    model: transformers.PreTrainedModel,
+    inputs: torch.Tensor | None = None,
+    *,
+    cache_implementation: str = "dynamic",
+    cache_config: CacheConfig | Mapping[str, Any] | None = None,
+    ladder: Iterable[str | tuple[str, CacheConfig | Mapping[str, Any]]] = LADDER,
+    **kwargs,
+) -> Any:
+    """`generate`, and if memory runs out, once more with each smaller cache on the `ladder` until one gets through.
+
+    Rungs are names, or (name, cache_config). What was freed is free before the next attempt, which draws the same
+    random numbers. The result's attribute `cache_implementation` says which cache it took, and a warning is logged
+    when it is not the first. Raises torch.OutOfMemoryError with all that was tried; any other error at once.
+    """
+    if kwargs.get("streamer") is not None:
+        raise ValueError("resilient_generate takes no streamer: a second attempt would stream its tokens again")
+    rungs = [(cache_implementation, cache_config), *((rung, None) if isinstance(rung, str) else rung for rung in ladder)]
+    state, tried = _random_state(model.device), []
+    for name, config in rungs:
+        failure = _unfit(model, name, config) if tried else None
+        if failure is None:
+            output, failure = _attempt(model, inputs, cache_implementation=name, cache_config=config, **kwargs)
+        if failure is None:
+            if tried:
+                log.warning("generated with the %s cache after %s", name, "; ".join(tried))
+            output.cache_implementation = name
+            return output
+        tried.append(f"{name}: {failure}")
+        _free(model.device)
+        _restore(state)
+    raise torch.OutOfMemoryError(f"out of memory with every cache that was tried: {'; '.join(tried)}")
+
+
+def _attempt(model, inputs, **kwargs) -> tuple[Any, str | None]:
+    """(output, None), or (None, why memory ran out). The error ends here: its traceback would keep the tensors alive."""
+    try:
+        return generate(model, inputs, **kwargs), None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None, _first_line(error)
+
+
+def _unfit(model: transformers.PreTrainedModel, name: str, cache_config) -> str | None:
+    """Why a rung is no cache for this model, or None. The first cache is asked for by name, so there this is an error."""
+    try:
+        make_cache(model, name, cache_config)
+    except ValueError as error:
+        return _first_line(error)
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Is this an allocator, on whatever device, that could not?"""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY_TEXTS)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _free(device: torch.device) -> None:
+    """Give memory that nothing refers to back to the device."""
+    gc.collect()
+    empty = getattr(_module_of(device), "empty_cache", None)
+    if empty is not None:
+        empty()
+
+
+def _module_of(device: torch.device):
+    """torch.cuda, torch.xpu ... of a device; None where torch has none, as for meta."""
+    return getattr(torch, device.type, None)
+
+
+def _random_state(device: torch.device) -> list[tuple[Any, torch.Tensor]]:
+    """(what holds a random state, the state), of the CPU and of the model's device."""
+    modules = [torch.random] if device.type == "cpu" else [torch.random, _module_of(device)]
+    return [(module, module.get_rng_state()) for module in modules if hasattr(module, "get_rng_state")]
+
+
+def _restore(states: list[tuple[Any, torch.Tensor]]) -> None:
+    for module, state in states:
+        module.set_rng_state(state)
+
+
+def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
+    """Tokens that a call can come to: its prompt, and as many new ones as it may generate (transformers' default is 20)."""
+    settings = kwargs.get("generation_config") or model.generation_config
+
+    def limit(name: str) -> int | None:
+        return kwargs[name] if kwargs.get(name) is not None else getattr(settings, name, None)
+
+    prompt = 1 if model.config.is_encoder_decoder else 0
+    for given in (kwargs.get("decoder_input_ids"), *(() if model.config.is_encoder_decoder else _prompts(inputs, kwargs))):
+        prompt = max(prompt, 0 if given is None else given.shape[1])
+    if limit("max_new_tokens") is not None:
+        return prompt + limit("max_new_tokens")
+    return max(prompt + 20, limit("max_length") or 0)
+
+
+def _prompts(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor | None, ...]:
+    return (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+
+
+def _is_left_padded(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> bool:
+    """Does any row begin with padding, by the attention mask or, without one, by the padding token, as generate infers it?"""
+    mask = kwargs.get("attention_mask")
+    if mask is not None:
+        return bool((mask[:, 0] == 0).any())
+    ids = next((given for given in _prompts(inputs, kwargs) if given is not None and given.dim() == 2), None)
+    settings = kwargs.get("generation_config") or model.generation_config
+    pad = kwargs.get("pad_token_id", settings.pad_token_id)
+    ends = kwargs.get("eos_token_id", settings.eos_token_id)
+    if ids is None or pad is None or pad in (ends if isinstance(ends, (list, tuple)) else [ends]):
+        return False
+    return bool((ids[:, 0] == pad).any())
