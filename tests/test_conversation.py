@@ -567,7 +567,7 @@ def test_other_architectures_say_over_three_turns_what_a_run_without_a_cache_say
 
 def test_a_recurrent_model_chats_feeding_only_what_is_new():
     loaded = tiny("mamba")
-    conversation = chat(loaded)
+    conversation = chat(loaded, cache_name="mamba")
     for text in ("Hello there", "Why?"):
         done = say(conversation, text)
         turn = conversation._turns[-1]
