@@ -148,6 +148,9 @@ class Cache(transformers.Cache):
                 cache.update(keys, values, layer_idx)
         return cache
 
+    def settle(self) -> None:
+        """Have all that is stored in its place, for those who read it directly: an offloaded cache waits for its copies."""
+
     def fork(self) -> "Cache":
         """A copy that shares storage with this cache until one of the two writes; neither ever changes the other."""
         other = copy.copy(self)

@@ -16,6 +16,7 @@ def save(cache: Cache, path: str | os.PathLike, model: torch.nn.Module, token_id
 
     Raises ValueError for layers that are not ours, and for token_ids of another length than the cache has seen.
     """
+    cache.settle()
     seen = cache.get_seq_length()
     token_ids = [int(token) for token in token_ids]
     if token_ids and len(token_ids) != seen:

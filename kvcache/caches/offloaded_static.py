@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..entry import Entry, Parameter
-from ..layer import T, Buffer, new_rows
+from ..layer import Buffer, T, new_rows
 from .offloaded import Link, Offloading
 from .static import StaticCache, StaticLayer
 

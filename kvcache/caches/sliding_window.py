@@ -9,7 +9,7 @@ from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
 from ..entry import Entry, Parameter
-from ..layer import T, Buffer, Layer
+from ..layer import Buffer, Layer, T
 from ..predict import Shape, predicted_rows
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 

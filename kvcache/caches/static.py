@@ -10,7 +10,7 @@ from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
 from ..entry import Entry, Parameter
-from ..layer import T, Buffer, Layer, new_rows
+from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
 
 
