@@ -8,11 +8,13 @@ from .caches.hybrid_mamba import HybridMambaAttentionDynamicCache
 from .caches.mamba import MambaCache
 from .caches.offloaded import OffloadedCache
 from .caches.offloaded_static import OffloadedStaticCache
-from .caches.quantized import QuantizedCache
+from .caches.quantized import HQQQuantizedCache, QuantizedCache, QuantoQuantizedCache
 from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
 from .caches.static import StaticCache
 from .catalog import ENTRIES, create, predict_memory
+from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
+from .generate import generate, resilient_generate
 from .layer import CropError
 from .memory import Memory, measure_memory
 from .state import feed
@@ -20,9 +22,11 @@ from .state import feed
 __all__ = [
     "ENTRIES",
     "Cache",
+    "CacheConfig",
     "CropError",
     "DynamicCache",
     "EncoderDecoderCache",
+    "HQQQuantizedCache",
     "HybridCache",
     "HybridMambaAttentionDynamicCache",
     "MambaCache",
@@ -30,11 +34,16 @@ __all__ = [
     "OffloadedCache",
     "OffloadedStaticCache",
     "QuantizedCache",
+    "QuantizedCacheConfig",
+    "QuantoQuantizedCache",
     "SinkCache",
     "SlidingWindowCache",
     "StaticCache",
+    "StaticCacheConfig",
     "create",
     "feed",
+    "generate",
     "measure_memory",
     "predict_memory",
+    "resilient_generate",
 ]

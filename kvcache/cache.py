@@ -23,7 +23,7 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from .layer import B, T, CropError, Layer, target_length
+from .layer import B, CropError, Layer, T, target_length
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type

@@ -121,9 +121,10 @@ def test_the_backends_classes_work_without_a_model_config_and_equal_the_native_c
     assert torch.equal(ours, same) and lazy.layers[0].quantized == 64 and lazy.layers[0].backend == backend
 
 
-def test_a_cache_config_in_first_place_is_what_4_48_took():
+def test_the_first_argument_may_be_what_4_48_and_5_have_there():
     assert QuantizedCache(QuantizedCacheConfig(nbits=2)).layer_class_to_replicate().nbits == 2
     assert HQQQuantizedCache(QuantizedCacheConfig(nbits=1)).layer_class_to_replicate().backend == "hqq"
+    assert QuantizedCache("quanto", model_of("llama").config, 2).layers[0].backend == "quanto"  # as 5.x has it
     with pytest.raises(ValueError, match="was given cache_config and also nbits"):
         QuantizedCache(cache_config=QuantizedCacheConfig(), nbits=2)
     with pytest.raises(ValueError, match="axis_key must be 0 .per token. or -1"):

@@ -178,8 +178,8 @@ class QuantizedCache(Cache):
 
     def __init__(
         self,
-        config: PreTrainedConfig | None = None,
-        backend: str = "native",
+        config: PreTrainedConfig | QuantizedCacheConfig | str | None = None,
+        backend: str | PreTrainedConfig = "native",
         nbits: int = 4,
         residual_length: int = 64,
         q_group_size: int | str = "auto",
@@ -192,6 +192,8 @@ class QuantizedCache(Cache):
     ):
         if isinstance(config, QuantizedCacheConfig):  # as 4.48 had it: QuantizedCache(cache_config)
             config, cache_config = None, config
+        elif isinstance(config, str):  # as 5.x has it: QuantizedCache("quanto", config)
+            config, backend = None if isinstance(backend, str) else backend, config
         given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device)
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
