@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 
 import pytest
 
@@ -24,9 +25,9 @@ expect.set_options(timeout=WAIT)
 
 
 @pytest.fixture(scope="module")
-def address():
-    with started_page() as (where, _):
-        yield where
+def server():
+    with started_page() as (address, registry):
+        yield address, registry
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, address):
+def visit(browser, server):
     """A function that opens the page; afterwards nothing may have gone wrong in the console or left this computer."""
     contexts, wrong = [], []
 
@@ -51,7 +52,7 @@ def visit(browser, address):
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if is_here(request.url) else wrong.append(request.url))
-        page.goto(address + query)
+        page.goto(server[0] + query)
         expect(page.locator("#kv-predicted table")).to_be_visible()
         return page
 
@@ -157,6 +158,19 @@ def test_undo_gives_the_message_back_and_clear_empties_the_page(visit):
     finished(page, 1)
     page.locator("#kv-clear").click()
     expect(page.locator("#kv-chatbot .message")).to_have_count(0)
+
+
+def test_closing_the_tab_frees_its_cache(visit, server):
+    before = len(server[1])
+    page = visit()
+    send(page, WORDS)
+    finished(page, 1)
+    assert len(server[1]) == before + 1
+    page.close()
+    end = time.monotonic() + WAIT / 1000
+    while len(server[1]) > before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert len(server[1]) == before
 
 
 def test_a_comparison_fills_threads_table_chart_and_files(visit):

@@ -107,10 +107,13 @@ class History:
 
 
 def decimate(points: Sequence[tuple], limit: int = MAX_POINTS) -> list[tuple]:
-    """At most about `limit` points: every n-th, the last, and both sides of every step down."""
-    if len(points) <= limit:
-        return list(points)
-    stride = -(-len(points) // limit)
+    """At most about `limit` points: every n-th, the last, and both sides of every step down.
+
+    n is a power of two, so that most points stay the same while a history grows.
+    """
+    stride = 1
+    while len(points) > limit * stride:
+        stride *= 2
     keep = set(range(0, len(points), stride)) | {len(points) - 1}
     drops = [i for i in range(1, len(points)) if points[i][1] < points[i - 1][1]][-limit // 4:]
     keep.update(drops)

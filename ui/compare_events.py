@@ -10,6 +10,7 @@ from . import compare_view, drift, fragments
 from .compare import Comparison, wanted_columns
 from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, read_settings
 from .layout import ChatTab, CompareTab
+from .pump import batches
 from .state import Registry, Session
 
 DEMO = (
@@ -51,7 +52,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     try:
         for n, (text, expects) in enumerate(messages):
             replies = replies if n == 0 else comparison.ask(text, session.stop, expects)
-            yield from _paint(tab, comparison, replies)
+            yield from _paint(tab, session, comparison, replies)
             if comparison.broken:
                 break
             yield from _drift(tab, comparison, session)
@@ -75,17 +76,13 @@ def _drift(tab: CompareTab, comparison: Comparison, session: Session) -> Iterato
     yield _results(tab, comparison)
 
 
-def _paint(tab: CompareTab, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
-    painted = charted = time.perf_counter()
+def _paint(tab: CompareTab, session: Session, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
+    charted = time.perf_counter()
     yield _threads(tab, comparison)
-    for _ in replies:
-        now = time.perf_counter()
-        if now - painted < PAINT_SECONDS:
-            continue
-        charts_too = now - charted >= CHART_SECONDS
+    for _ in batches(replies, session.stop, PAINT_SECONDS):
+        charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield _threads(tab, comparison) | ({tab.chart: compare_view.chart_value(comparison)} if charts_too else {})
-        painted = time.perf_counter()
-        charted = painted if charts_too else charted
+        charted = time.perf_counter() if charts_too else charted
     yield _threads(tab, comparison) | {tab.chart: compare_view.chart_value(comparison), tab.table: compare_view.table_html(comparison)}
 
 

@@ -8,11 +8,12 @@ import gradio as gr
 
 from kvcache import models
 from kvcache.catalog import ENTRIES
-from kvcache.engine import Token
+from kvcache.engine import Done
 from kvcache.memory import take_snapshot
 
 from . import fates, fragments, layout, view
 from .layout import ChatTab
+from .pump import batches
 from .state import Registry, Session, Settings
 
 MODEL_QUEUE = "model"  # every event that computes stands in this one queue
@@ -81,17 +82,24 @@ def _last_user(shown: list[dict]) -> int:
 
 def paint_times(events: Iterator, written: view.Reply, session: Session) -> Iterator[bool]:
     """Take in events as they come; yield when it is time to paint, True when the charts are due as well."""
-    painted = charted = time.perf_counter()
+    charted = time.perf_counter()
+    for batch in batches(with_fates(events, session), session.stop, PAINT_SECONDS):
+        for event, ribbon in batch:
+            written.add(event)
+            session.history.add(event.snapshot)
+            written.fates = ribbon or written.fates
+        charts_too = time.perf_counter() - charted >= CHART_SECONDS
+        yield charts_too
+        charted = time.perf_counter() if charts_too else charted
+
+
+def with_fates(events: Iterator, session: Session) -> Iterator[tuple]:
+    """(event, every token's fate or None): the cache is asked in the thread that fills it, as often as charts are due."""
+    asked = time.perf_counter()
     for event in events:
-        written.add(event)
-        session.history.add(event.snapshot)
-        now = time.perf_counter()
-        first = isinstance(event, Token) and event.index == 0
-        if first or now - painted >= PAINT_SECONDS:
-            charts_too = now - charted >= CHART_SECONDS
-            yield charts_too
-            painted = time.perf_counter()
-            charted = painted if charts_too else charted
+        due = isinstance(event, Done) or time.perf_counter() - asked >= CHART_SECONDS / 2
+        yield event, view.fates_of(session) if due else None
+        asked = time.perf_counter() if due else asked
 
 
 def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
@@ -99,7 +107,7 @@ def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
         return {}
     pending = 1 if written.stats.generated else 0
     return {tab.memory: view.memory_chart(written.snapshot), tab.history: view.history_chart(session, written.snapshot),
-            tab.fates: view.ribbon(session, pending)}
+            tab.fates: view.ribbon(session, written.fates, pending)}
 
 
 def _send_button(text: str | None = None) -> dict:

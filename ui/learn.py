@@ -1,6 +1,7 @@
 """The Learn tab: one card per catalog entry, its ribbon drawn from the cache itself."""
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from . import fates
-from .forms import info_text
+from .forms import info_text, why_not
 
 SAMPLE_TOKENS = 400
 INTRODUCTION = (
@@ -59,10 +60,14 @@ def sample_ribbon(entry, tokens: int = SAMPLE_TOKENS) -> str:
     """What this cache, with the settings it starts with, has done to each of `tokens` tokens; "" where it can't tell."""
     config = LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=32,
                          vocab_size=8, intermediate_size=8)
+    if why_not(entry, config):
+        return ""
     try:
-        cache = entry.build(config)
-        for _ in range(tokens // 20):
-            cache.update(torch.zeros(1, 1, 20, 32), torch.zeros(1, 1, 20, 32), 0)  # [B, H, T, D]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an offloading cache says that it has nowhere to offload to
+            cache = entry.build(config)
+            for _ in range(tokens // 20):
+                cache.update(torch.zeros(1, 1, 20, 32), torch.zeros(1, 1, 20, 32), 0)  # [B, H, T, D]
         return fates.ribbon_html(cache.token_fates(), bits=getattr(cache, "nbits", None))
     except (ValueError, RuntimeError, AttributeError):
         return ""

@@ -38,6 +38,7 @@ class Reply:
         self.stats = Stats(0, 0, 0, 0.0, 0.0, 0.0, 0)
         self.snapshot: Snapshot | None = None
         self.reason = ""
+        self.fates: list[tuple[str, int]] | None = None
         self._total = 0
 
     def add(self, event) -> None:
@@ -152,12 +153,17 @@ def history_chart(session: Session, snapshot: Snapshot) -> str:
     return fragments.chart_value(figure, sentence, facts)
 
 
-def ribbon(session: Session, pending: int = 0) -> str:
+def fates_of(session: Session) -> list[tuple[str, int]] | None:
+    """What the session's cache has done with each token, or None where it can't tell."""
+    cache = session.conversation.cache
+    return cache.token_fates() if hasattr(cache, "token_fates") else None
+
+
+def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 0) -> str:
     """Every token's fate; `pending` tokens were picked and not fed yet."""
-    cache = session.conversation.cache if session.conversation else None
-    if cache is None or not hasattr(cache, "token_fates"):
+    if runs is None:
         return fates.ribbon_html([])
-    return fates.ribbon_html(cache.token_fates(), pending, getattr(cache, "nbits", None))
+    return fates.ribbon_html(runs, pending, getattr(session.conversation.cache, "nbits", None))
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------
