@@ -16,6 +16,7 @@ from architectures import chunks, logits_with_cache, logits_without_cache, model
 import kvcache
 from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
 from kvcache.caches.offloaded import Link, Offloading
+from kvcache.saving import load, save
 
 LAYERS = 5
 
@@ -230,6 +231,29 @@ def test_static_storage_can_be_allocated_up_front_elsewhere_than_it_computes():
     assert [layer.cumulative_length.device.type for layer in cache.layers] == ["meta", "meta"]
     with pytest.raises(ValueError, match="computes on one device, layer_device_map names cpu, meta"):
         OffloadedStaticCache(config, 2, 64, layer_device_map={0: "cpu", 1: "meta"})
+
+
+@OFFLOADED
+def test_a_saved_cache_goes_on(name, tmp_path):
+    model, ids = model_of("llama", LAYERS), token_ids(2, 40)
+    cache, inner = pair(name, model, late=True)
+    cache.parameters = {} if name == "offloaded" else {"max_cache_len": 128}
+    for each in (cache, inner):
+        logits_with_cache(model, ids, each, [(0, 20), (20, 21)])
+    save(cache, tmp_path / "it.safetensors", model)  # what is still on its way is waited for
+    loaded, rest = load(tmp_path / "it.safetensors", model), [(21, 22), (22, 40)]
+    assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, inner, rest))
+
+
+def test_passing_through_leaves_one_graph_for_a_whole_decode():
+    torch._dynamo.reset()
+    model, ids = model_of("llama"), token_ids(1, 20)
+    cache = OffloadedStaticCache(model.config, max_cache_len=32)
+    said = [logits_with_cache(model, ids, cache, [(0, 10)])]
+    step = torch.compile(lambda piece: model(piece, past_key_values=cache).logits, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        said += [step(ids[:, i : i + 1]) for i in range(10, 20)]
+    torch.testing.assert_close(torch.cat(said, dim=1), logits_without_cache(model, ids), atol=2e-4, rtol=1e-4)
 
 
 def test_a_wrong_token_count_changes_nothing():

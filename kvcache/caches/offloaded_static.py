@@ -42,8 +42,12 @@ class HostedLayer(StaticLayer):
         return waiting_rows(like, self.max_cache_len, self.offload_device) if self.is_hosted else super()._allocated(like)
 
     def _place_again(self) -> None:
+        """Storage where it waits, counters where it computes, whatever made the storage anew."""
         if not self.is_hosted:
-            super()._place_again()
+            return super()._place_again()
+        for buffer in self.buffers().values():
+            buffer.data = pinned(buffer.data.to(self.offload_device))
+        self._keep_addresses()
 
     def to(self, device: torch.device | str) -> None:
         """Compute on another device; what waits goes on waiting where it is."""
@@ -71,8 +75,12 @@ class HostedLayer(StaticLayer):
 
 def waiting_rows(like: torch.Tensor, capacity: int, device: torch.device) -> torch.Tensor:
     """Zeros [B, H, capacity, D] on the device where layers wait, pinned if that is the host of an accelerator."""
-    rows = new_rows(torch.empty((*like.shape[:T], 0, like.shape[-1]), dtype=like.dtype, device=device), capacity)
-    return rows.pin_memory() if device.type == "cpu" and torch.accelerator.is_available() else rows
+    return pinned(new_rows(torch.empty((*like.shape[:T], 0, like.shape[-1]), dtype=like.dtype, device=device), capacity))
+
+
+def pinned(rows: torch.Tensor) -> torch.Tensor:
+    """The same rows in memory that an accelerator can copy from by itself; as they are where there is none."""
+    return rows.pin_memory() if rows.device.type == "cpu" and torch.accelerator.is_available() and not rows.is_pinned() else rows
 
 
 @dataclass
