@@ -16,6 +16,7 @@ from .catalog import ENTRIES, create, predict_memory
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
 from .generate import generate, resilient_generate
 from .layer import CropError
+from .loading import load
 from .memory import Memory, measure_memory
 from .state import feed
 
@@ -43,6 +44,7 @@ __all__ = [
     "create",
     "feed",
     "generate",
+    "load",
     "measure_memory",
     "predict_memory",
     "resilient_generate",

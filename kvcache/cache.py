@@ -5,7 +5,9 @@ So a hybrid model is a row in a table, not a special case, and an architecture t
 """
 
 import copy
+import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +25,8 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from .layer import B, CropError, Layer, T, target_length
+from . import files
+from .layer import B, CropError, Layer, Stored, T, target_length
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
@@ -59,6 +62,8 @@ class Cache(transformers.Cache):
 
     name = "cache"  # the catalog's name
     capacity: int | None = None  # most tokens it can ever see; None for no limit
+    parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
+    made_for: weakref.ref | None = None  # the model that `create` was given
     takes_left_padding: bool = True  # are rows right whose first tokens are padding?
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
@@ -148,6 +153,28 @@ class Cache(transformers.Cache):
                 cache.update(keys, values, layer_idx)
         return cache
 
+    def save(self, path: str | os.PathLike, model: torch.nn.Module | None = None, token_ids: Sequence[int] = ()) -> None:
+        """Write this cache to a file, as safetensors with a JSON header; kvcache.load(path, model) goes on from there.
+
+        `model`, which filled it, need not be given if `create` was given one; `token_ids`, the ids seen, travel along.
+        Raises ValueError without a model, for layers that are not ours, and for another number of ids than was seen.
+        """
+        model = model if model is not None else self.made_for and self.made_for()
+        if model is None or self.parameters is None:
+            raise ValueError(f"a cache file says which model and parameters it is for: make the cache with kvcache.create({self.name!r}, model)")
+        self.settle()
+        token_ids, seen = [int(token) for token in token_ids], self.tokens_seen
+        if token_ids and len(token_ids) != seen:
+            raise ValueError(f"token_ids has {len(token_ids)} ids and the cache has seen {seen} tokens")
+        for index, layer in enumerate(self.layers):
+            if not isinstance(layer, Stored):
+                raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
+        header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids}
+        header["model"] = {"type": model.config.model_type, "fingerprint": files.fingerprint(model)}
+        header["layers"] = [{"type": type(layer).__name__, **layer.header()} for layer in self.layers]
+        tensors = {f"{index}.{name}": rows for index, layer in enumerate(self.layers) for name, rows in layer.rows().items()}
+        files.write(path, header, tensors)
+
     def settle(self) -> None:
         """Have all that is stored in its place, for those who read it directly: an offloaded cache waits for its copies."""
 
@@ -197,6 +224,11 @@ class Cache(transformers.Cache):
             else:
                 _select_rows(layer, torch.arange(_row_count(layer) or 0).repeat_interleave(repeats))
 
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens seen by the layer that has seen most: layer 0 may be skipped, and recurrent layers keep no count."""
+        return max((int(layer.get_seq_length()) for layer in self.layers if isinstance(layer, CacheLayerMixin)), default=0)
+
     def held_length(self) -> int:
         """Tokens stored in the fullest attention layer."""
         return max((held_by(layer) for layer in self.layers), default=0)
@@ -231,7 +263,7 @@ class Cache(transformers.Cache):
 
         Raises CropError before any layer has changed when one of them no longer holds what it would go back to.
         """
-        seen = max(self.get_seq_length(), *(layer.seen for layer in self.layers if isinstance(layer, Layer)), 0)  # layer 0 may be skipped
+        seen = self.tokens_seen
         length = target_length(seen, tokens)
         if length < min(seen, self.crop_floor):
             if self.crop_floor == NOWHERE_TO_GO_BACK:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -40,6 +41,7 @@ def create(name: str, model_or_config, **parameters) -> Cache:
     cache = entry(name).build(model_or_config, **parameters)
     if isinstance(model_or_config, torch.nn.Module):
         entry(name).verify(model_or_config, cache)
+        cache.made_for = weakref.ref(model_or_config)
     return cache
 
 

@@ -10,7 +10,7 @@ from architectures import NO_ATTENTION, RECURRENT, chunks, logits_without_cache,
 
 import kvcache
 from kvcache import DynamicCache, HybridMambaAttentionDynamicCache, MambaCache
-from kvcache.saving import load, save
+from kvcache.loading import load
 from kvcache.state import CARRIES, StateLayer, States
 
 CLOSE = dict(atol=5e-4, rtol=5e-4)  # scans of 40 tokens in fp32, summed in another order; a lost state is off by 0.1 and more
@@ -195,6 +195,32 @@ def test_generate_takes_a_mamba_cache_as_cache_params_with_beams_and_left_paddin
         assert torch.equal(ours, model.generate(ids, use_cache=False, **settings))
 
 
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "bamba", "zamba"])
+def test_left_padded_rows_are_fed_as_if_they_were_alone(name):
+    model, ids, padding = model_of(name), token_ids(2, TOKENS), 7
+    mask = torch.ones_like(ids)
+    ids[0, :padding], mask[0, :padding] = 0, 0
+    cache = cache_for(name, model)
+    with torch.no_grad():
+        ours = torch.cat([kvcache.feed(model, ids[:, a:b], cache, mask[:, :b]) for a, b in [(0, 30), (30, 36), (36, 37), (37, TOKENS)]], dim=1)
+    torch.testing.assert_close(ours[:1, padding:], logits_without_cache(model, ids[:1, padding:]), **CLOSE)
+    torch.testing.assert_close(ours[1:], logits_without_cache(model, ids[1:]), **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["mamba", "jamba"])
+def test_a_second_turn_is_fed_up_to_its_last_token_and_then_generated(name):
+    model, first, second = model_of(name), token_ids(1, 20), token_ids(1, 9, 3)
+    cache, settings = cache_for(name, model), dict(max_new_tokens=8, do_sample=False)
+    reply = model.generate(first, **{argument(model): cache}, **settings)
+    whole = torch.cat([reply, second], dim=1)
+    with pytest.raises(ValueError, match="kvcache.feed"):
+        model.generate(whole, **{argument(model): cache}, **settings)
+    feed(model, whole[:, cache.get_seq_length() : -1], cache, [(0, 9)])
+    sent = whole if argument(model) == "past_key_values" else whole[:, -1:]  # with cache_params nothing is sliced off
+    ours = model.generate(sent, attention_mask=torch.ones_like(sent), **{argument(model): cache}, **settings)
+    assert torch.equal(ours[:, sent.shape[1] :], model.generate(whole, use_cache=False, **settings)[:, whole.shape[1] :])
+
+
 @pytest.mark.parametrize("name", ["jamba", "bamba", "zamba2"])
 def test_generate_takes_a_hybrid_cache_with_beams(name):
     model, ids = model_of(name), token_ids(2, 20)
@@ -268,7 +294,7 @@ def test_states_are_saved_and_go_on(name, tmp_path):
     model, ids = model_of(name), token_ids(2, TOKENS)
     cache = kvcache.create("mamba" if name in ALONE else "hybrid_mamba", model)
     feed(model, ids[:, :30], cache, [(0, 30)])
-    save(cache, tmp_path / "cache.safetensors", model)
+    cache.save(tmp_path / "cache.safetensors", model)
     loaded = load(tmp_path / "cache.safetensors", model)
     assert loaded.get_seq_length() == 30
     torch.testing.assert_close(feed(model, ids[:, 30:], loaded, [(0, 10)]), logits_without_cache(model, ids)[:, 30:], **CLOSE)

@@ -16,7 +16,7 @@ from architectures import chunks, logits_with_cache, logits_without_cache, model
 import kvcache
 from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
 from kvcache.caches.offloaded import Link, Offloading
-from kvcache.saving import load, save
+from kvcache.loading import load
 
 LAYERS = 5
 
@@ -240,7 +240,7 @@ def test_a_saved_cache_goes_on(name, tmp_path):
     cache.parameters = {} if name == "offloaded" else {"max_cache_len": 128}
     for each in (cache, inner):
         logits_with_cache(model, ids, each, [(0, 20), (20, 21)])
-    save(cache, tmp_path / "it.safetensors", model)  # what is still on its way is waited for
+    cache.save(tmp_path / "it.safetensors", model)  # what is still on its way is waited for
     loaded, rest = load(tmp_path / "it.safetensors", model), [(21, 22), (22, 40)]
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, inner, rest))
 

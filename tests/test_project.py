@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
     "kvcache.layer", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.rope", "kvcache.quantize", "kvcache.memory", "kvcache.predict",
-    "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.saving", "kvcache.bundled", "kvcache.models", "kvcache.engine",
+    "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
     "kvcache.conversation", "kvcache.measure", "kvcache", "ui", "app",
 ]  # fmt: skip
 

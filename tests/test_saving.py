@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import kvcache
 from kvcache.files import HEADER_KEY, CacheFileError
-from kvcache.saving import load, save
+from kvcache.loading import load
 
 VARIANTS = [
     ("dynamic", {}),
@@ -27,7 +27,7 @@ def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture
     model, ids = model_of(architecture), token_ids(2, 110)
     cache = kvcache.create(name, model, **parameters)
     logits_with_cache(model, ids, cache, [(0, 80), (80, 81)])
-    save(cache, tmp_path / "it.safetensors", model)
+    cache.save(tmp_path / "it.safetensors")
     loaded = load(tmp_path / "it.safetensors", model)
     assert kvcache.measure_memory(loaded).used == kvcache.measure_memory(cache).used
     rest = [(81, 82), (82, 100), (100, 110)]
@@ -39,7 +39,7 @@ def saved(tmp_path, model=None, tokens=40):
     cache = kvcache.create("dynamic", model)
     ids = token_ids(1, tokens)
     logits_with_cache(model, ids, cache, [(0, tokens)])
-    save(cache, tmp_path / "it.safetensors", model, ids[0].tolist())
+    cache.save(tmp_path / "it.safetensors", token_ids=ids[0].tolist())
     return tmp_path / "it.safetensors"
 
 
@@ -47,7 +47,7 @@ def test_token_ids_travel_along_and_must_be_what_was_seen(tmp_path):
     path = saved(tmp_path)
     assert load(path, model_of("llama")).token_ids == token_ids(1, 40)[0].tolist()
     with pytest.raises(ValueError, match="token_ids has 3 ids and the cache has seen 40"):
-        save(load(path, model_of("llama")), path, model_of("llama"), [1, 2, 3])
+        load(path, model_of("llama")).save(path, token_ids=[1, 2, 3])
 
 
 def test_another_models_cache_is_refused(tmp_path):
@@ -108,7 +108,6 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_state_space_and_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
-    with pytest.raises(ValueError, match="make it with kvcache.create"):
-        cache = kvcache.DynamicCache(model_of("llama").config)
-        save(cache, tmp_path / "x", model_of("llama"))
+def test_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
+    with pytest.raises(ValueError, match="make the cache with kvcache.create"):
+        kvcache.DynamicCache(model_of("llama").config).save(tmp_path / "x", model_of("llama"))

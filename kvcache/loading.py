@@ -1,0 +1,29 @@
+"""Load a cache that `cache.save(path)` wrote, for the same model, with equal logits."""
+
+import os
+
+import torch
+
+from .cache import Cache
+from .catalog import create
+from .files import CacheFileError, fingerprint, read
+
+
+def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
+    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
+
+    Raises CacheFileError on a damaged or tampered file and on one that another model has filled.
+    """
+    file = read(path)
+    header, found = file.header, file.header["model"]
+    if found["fingerprint"] != fingerprint(model):
+        raise CacheFileError(f"this cache was filled by another model: a {found['type']} with other weights than this {model.config.model_type}")
+    cache = create(header["cache"], model, **header["parameters"])
+    types = [type(layer).__name__ for layer in cache.layers]
+    if types != [saved["type"] for saved in header["layers"]]:
+        raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
+    for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
+        rows = {name: file.tensors[f"{index}.{name}"].to(model.device) for name in layer.stores if f"{index}.{name}" in file.tensors}
+        layer.restore(rows, saved)
+    cache.token_ids = header["token_ids"]
+    return cache
