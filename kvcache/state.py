@@ -310,16 +310,18 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too.
     """
     accepted = inspect.signature(model.forward).parameters
-    kwargs["past_key_values" if "past_key_values" in accepted else "cache_params"] = cache
-    total, seen = input_ids.shape[1], _seen(cache)
+    has_attention = "past_key_values" in accepted
+    kwargs["past_key_values" if has_attention else "cache_params"] = cache
+    total = input_ids.shape[1]
+    seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
+    positions = _positions(attention_mask, seen, input_ids)
     size = 1 if any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in cache.layers) else max(total, 1)
-    positions = _positions(attention_mask, seen, input_ids) if "position_ids" in accepted else None
     logits = []
     for start in range(0, total, size):
         stop = min(total, start + size)
-        if attention_mask is not None and "attention_mask" in accepted:
-            kwargs["attention_mask"] = attention_mask[:, : seen + stop]
-        if positions is not None:
+        if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
+            kwargs["attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+        if "position_ids" in accepted:
             kwargs["position_ids"] = positions[:, start:stop]
         logits.append(model(input_ids[:, start:stop], use_cache=True, **kwargs).logits)
     return torch.cat(logits, dim=1)
@@ -328,7 +330,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
 def _seen(cache) -> int:
     try:
         return int(cache.get_seq_length())
-    except ValueError:  # transformers' caches without attention layers keep no count
+    except ValueError:  # without attention layers nobody counts, nor asks for positions
         return 0
 
 
@@ -336,7 +338,7 @@ def _positions(attention_mask: torch.Tensor | None, seen: int, ids: torch.Tensor
     """[B or 1, T] positions of `ids`, padding not counted."""
     if attention_mask is None:
         return torch.arange(seen, seen + ids.shape[1], device=ids.device)[None]
-    return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+    return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)[:, seen:]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def test_nothing_is_lost_while_everything_is_kept(name, architecture, seed):
 
 
 @pytest.mark.parametrize("name", ["dynamic", "static", "quantized"])
-def test_state_space_layers_keep_their_native_cache(name):
+def test_models_with_state_space_layers_go_on_token_by_token(name):
     model, ids = model_of("jamba"), token_ids(2, 40)
     cache = build(name, model)
     ours = logits_with_cache(model, ids, cache, [(0, 30), *((i, i + 1) for i in range(30, 40))])

@@ -80,6 +80,11 @@ class MambaCache(Cache):
         """Hold a layer's new scan state, as 4.48 calls it."""
         return self.layers[layer_idx].update_recurrent_state(new_ssm_state)
 
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens seen; the layers here do keep count."""
+        return self.get_seq_length()
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens seen; those fed through 4.48's `update_conv_state` are not counted."""
         return self.layers[layer_idx].seen if layer_idx < len(self.layers) else 0

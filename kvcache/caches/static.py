@@ -341,8 +341,8 @@ def _count(n: int, start: torch.Tensor) -> torch.Tensor:
 class StaticCache(Cache, transformers.StaticCache):
     """Allocate `max_cache_len` tokens a layer, in one piece, and write in place ever after.
 
-    Layers that the model itself gives a sliding window keep that window, in static shapes too; state-space layers are
-    transformers' own; a model of nothing but windows streams without end. With a batch size (`max_batch_size`, or `batch_size`), `dtype` and `device` (or
+    Layers that the model itself gives a sliding window keep that window, in static shapes too; recurrent layers keep
+    their states; a model of nothing but windows streams without end. With a batch size (`max_batch_size`, or `batch_size`), `dtype` and `device` (or
     `layer_device_map`, layer index -> device) all memory is taken now; otherwise at the first token, and what was
     given is checked then. `max_cache_len` defaults to the model's max_position_embeddings. Raises ValueError when a
     forward would go past max_cache_len, or brings another batch size, dtype or device than the cache was made for.
