@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = [
     "kvcache.layer", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.rope", "kvcache.quantize", "kvcache.memory", "kvcache.predict",
     "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
-    "kvcache.conversation", "kvcache.measure", "kvcache", "ui", "app",
+    "kvcache.conversation", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
 ]  # fmt: skip
 
 
