@@ -48,6 +48,8 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
     rope_type = _rope_type(config, layer_type)
     if rope_type not in FIXED_TYPES:
         raise RopeError(f"its RoPE type '{rope_type}' changes frequencies with length; of fixed types: {', '.join(FIXED_TYPES)}")
+    if getattr(config, "qk_nope_head_dim", None) is not None:
+        raise RopeError(f"{config.model_type} caches one latent a token as keys, which carries no positions, and its rotary keys as values")
     if _has_layers_without_rope(config):
         raise RopeError(f"some attention layers of {config.model_type} carry no positions, so keys cannot all be rotated alike")
     module = _modeling_module(config)

@@ -70,3 +70,9 @@ def test_a_model_that_does_not_behave_like_its_config_is_caught():
     with pytest.raises(RopeError, match="layer 0"):
         verify_rope(model, Rope(rope_for(model.config).frequencies * 2), [0, 1])
     create("sink", model)
+
+
+def test_latent_attention_is_refused_since_its_cached_keys_carry_no_positions():
+    config = transformers.DeepseekV3Config(qk_rope_head_dim=64, head_dim=64)
+    with pytest.raises(RopeError, match="caches one latent a token as keys"):
+        rope_for(config)
