@@ -10,6 +10,38 @@ from .cache import Cache, decoder_config
 from .state import has_states_alone
 
 
+# What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
+OPERATIONS = {
+    "plain": "one forward over a whole prompt",
+    "chunked prefill": "a prompt in pieces of any size",
+    "turns": "generate again on a cache that generate has filled",
+    "crop": "go back to an earlier token once it has evicted, rounded or recurred",
+    "reorder": "beam reorder",
+    "beams": "beam search, 4 and 40 beams",
+    "batch": "repeat and select rows",
+    "split": "batch_split and from_batch_splits",
+    "deepcopy": "copy.deepcopy",
+    "fork": "cheap copies that never change their parent",
+    "save": "save to a file and load",
+    "reset": "reset and use again",
+    "drafts": "prompt lookup and assisted decoding",
+    "left padding": "batches padded on the left",
+    "row alone": "a row's logits do not depend on other rows",
+    "compile": "torch.compile(fullgraph=True) of a decode step",
+    "offload": "layers offloaded and prefetched",
+    "move": "layers moved to another device",
+    "half": "bfloat16 and float16",
+}
+
+
+def all_but(*refused: str) -> frozenset[str]:
+    """Every operation but these. Raises ValueError for a name that is none."""
+    unknown = set(refused) - set(OPERATIONS)
+    if unknown:
+        raise ValueError(f"no operation is called {', '.join(unknown)}; there are {', '.join(OPERATIONS)}")
+    return frozenset(OPERATIONS) - set(refused)
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One setting of a cache. `kind`: "int" (minimum, maximum, step), "choice" (choices) or "bool"."""
@@ -64,7 +96,7 @@ class Entry:
     `make(config, **parameters)` builds it; `misfit(config)` says in a sentence why it does not suit a model, or None;
     `broken(config, parameters)` says which combination of values cannot be, or None; `missing()` why it cannot run here;
     `verify(model, cache)` checks a new cache against the model itself and raises ValueError.
-    `can`: the operations it claims, each tested both ways.
+    `can`: which of OPERATIONS it does right; the others it refuses with a sentence. Tested both ways.
     """
 
     name: str
@@ -74,7 +106,7 @@ class Entry:
     make: Callable[..., Cache]
     parameters: tuple[Parameter, ...] = ()
     lossy: bool = False
-    can: frozenset[str] = frozenset()
+    can: frozenset[str] = all_but("compile")
     paper: str | None = None
     for_states: bool = False  # does it suit models that have recurrent states and no attention?
     misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None

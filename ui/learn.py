@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig
 
+from kvcache.entry import OPERATIONS
+
 from . import fates
 from .forms import info_text, why_not
 
@@ -20,10 +22,6 @@ INTRODUCTION = (
     "precision, and what to let go. Each card shows what its cache does, with the settings it starts with, to a conversation "
     f"of {SAMPLE_TOKENS} tokens: oldest first."
 )
-OPERATIONS = {
-    "crop": "go back to an earlier token", "beam": "beam search", "batch": "batches", "continue": "continue after generate",
-    "copy": "copies", "stream": "endless streams", "offload": "offloading", "save": "saving", "compile": "torch.compile",
-}
 
 
 def learn_html(entries: Mapping[str, Any]) -> str:
@@ -52,8 +50,8 @@ def _parameters(entry) -> str:
 
 
 def _operations(entry) -> str:
-    words = [words for name, words in OPERATIONS.items() if name in entry.can]
-    return f'<p class="kv-quiet">Works with: {escape(", ".join(words))}.</p>' if words else ""
+    refused = [words for name, words in OPERATIONS.items() if name not in entry.can]
+    return f'<p class="kv-quiet">Refuses, with the reason: {escape("; ".join(refused))}.</p>' if refused else ""
 
 
 def sample_ribbon(entry, tokens: int = SAMPLE_TOKENS) -> str:

@@ -4,7 +4,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
-from ..entry import Entry
+from ..entry import Entry, all_but
 from ..layer import Buffer, Layer
 from ..predict import Shape, predicted_rows
 from .sliding_window import WindowLayer
@@ -67,5 +67,5 @@ ENTRY = Entry(
     summary="Keeps every token in full precision and grows with the conversation. Nothing is lost, nothing is saved.",
     cache_class=DynamicCache,
     make=DynamicCache,
-    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact"}),
+    can=all_but("compile"),
 )

@@ -3,7 +3,7 @@
 from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, layer_types
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from .static import StaticCache
 
 
@@ -39,7 +39,7 @@ ENTRY = Entry(
     parameters=(
         Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens that full-attention layers have room for.", minimum=16, maximum=131072, step=16),
     ),
-    can=frozenset({"beam", "continue", "batch", "copy", "exact", "compile"}),
+    can=all_but("crop", "drafts"),
     misfit=misfit,
     label=lambda max_cache_len: f"Hybrid {max_cache_len}",
 )

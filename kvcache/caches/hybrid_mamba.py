@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 
 from ..cache import layer_types
-from ..entry import Entry
+from ..entry import Entry, all_but
 from ..state import RECURRENT_TYPES, States, has_states_alone
 from .dynamic import DynamicCache
 
@@ -68,7 +68,7 @@ ENTRY = Entry(
     summary="For models that mix attention with recurrent layers: keys and values of every token in the first, one small state in the others.",
     cache_class=HybridMambaAttentionDynamicCache,
     make=HybridMambaAttentionDynamicCache,
-    can=frozenset({"beam", "continue", "batch", "copy", "exact"}),
+    can=all_but("turns", "crop", "drafts", "compile"),
     paper="https://arxiv.org/abs/2403.19887",
     misfit=misfit,
     for_states=True,

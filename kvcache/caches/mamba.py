@@ -4,7 +4,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..cache import Cache, build_layers
-from ..entry import Entry
+from ..entry import Entry, all_but
 from ..state import CARRIES, StateLayer, has_states_alone, state_shape
 
 
@@ -103,7 +103,7 @@ ENTRY = Entry(
     summary="Sums up all that was said in one state of fixed size per layer: the same bytes for one token and for a million.",
     cache_class=MambaCache,
     make=MambaCache,
-    can=frozenset({"beam", "continue", "batch", "copy", "exact", "stream"}),
+    can=all_but("turns", "crop", "drafts"),
     paper="https://arxiv.org/abs/2312.00752",
     misfit=misfit,
     for_states=True,

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..cache import Cache, build_layers
-from ..entry import Entry
+from ..entry import Entry, all_but
 from ..layer import Layer
 from .dynamic import LAYERS, GrowingLayer
 
@@ -254,5 +254,5 @@ ENTRY = Entry(
     summary="Keeps every token, in the host's memory, and fetches each layer just ahead of its turn. Without an accelerator it is Dynamic.",
     cache_class=OffloadedCache,
     make=OffloadedCache,
-    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact", "offload"}),
+    can=all_but("compile"),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig
 
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, T, new_rows
 from .offloaded import Link, Offloading
 from .static import StaticCache, StaticLayer
@@ -238,6 +238,6 @@ ENTRY = Entry(
     parameters=(
         Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16),
     ),
-    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact", "offload"}),
+    can=all_but(),
     label=lambda max_cache_len: f"Offloaded static {max_cache_len}",
 )

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from ..cache import Cache, build_layers, decoder_config, layer_types
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from ..layer import D, Layer, T, capacity_for
 from ..predict import Shape
 from ..quantize import QUANTIZERS, Encoded, Scheme
@@ -316,7 +316,7 @@ ENTRY = Entry(
         Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS),
     ),
     lossy=True,
-    can=frozenset({"crop", "beam", "continue", "batch", "copy"}),
+    can=all_but("compile"),
     paper="https://arxiv.org/abs/2402.02750",
     misfit=misfit,
     broken=_broken_or_missing,

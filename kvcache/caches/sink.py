@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..cache import Cache, build_layers, layer_types
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer
 from ..predict import Shape
 from ..rope import Rope, RopeError, rope_for, verify_rope
@@ -167,7 +167,7 @@ ENTRY = Entry(
         Parameter("num_sink_tokens", "Sinks", "int", 4, "First tokens kept for ever.", minimum=0, maximum=64),
     ),
     lossy=True,
-    can=frozenset({"beam", "continue", "batch", "copy", "stream"}),
+    can=all_but("crop", "drafts", "left padding", "compile"),
     paper="https://arxiv.org/abs/2309.17453",
     misfit=misfit,
     broken=_broken,

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T
 from ..predict import Shape, predicted_rows
 from .static import StaticWindowLayer, checked_batch, checked_length, place
@@ -189,7 +189,7 @@ ENTRY = Entry(
         Parameter("window_length", "Window", "int", 256, "Tokens kept, the newest included.", minimum=8, maximum=32768, step=8),
     ),
     lossy=True,
-    can=frozenset({"beam", "continue", "batch", "copy", "stream"}),
+    can=all_but("crop", "compile"),
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",

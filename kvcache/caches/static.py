@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers
-from ..entry import Entry, Parameter
+from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
 
@@ -429,6 +429,6 @@ ENTRY = Entry(
     parameters=(
         Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16),
     ),
-    can=frozenset({"crop", "beam", "continue", "batch", "copy", "exact", "compile"}),
+    can=all_but(),
     label=lambda max_cache_len: f"Static {max_cache_len}",
 )

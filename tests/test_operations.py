@@ -1,0 +1,19 @@
+"""What the catalog claims a cache can do, it does; what it does not claim, it refuses with a sentence."""
+
+import pytest
+from operations import CASES, OPERATIONS, try_operation
+
+import kvcache
+from kvcache.entry import OPERATIONS as CLAIMS
+
+
+def test_every_cache_and_every_operation_is_tried():
+    assert set(CASES) == set(kvcache.ENTRIES) and set(OPERATIONS) == set(CLAIMS)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_right_or_refused_as_the_catalog_says(name, operation):
+    outcome = try_operation(CASES[name], operation)
+    claimed = operation in kvcache.ENTRIES[name].can
+    assert (outcome.refused is None) == claimed, outcome.refused or "it works, and the catalog does not say so"
