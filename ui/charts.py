@@ -46,7 +46,10 @@ def memory_figure(snapshot) -> dict:
     data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
     if len(layers) <= MAX_LABELLED_LAYERS:
         data.append(_totals([sum(layer.values()) for layer in layers], names))
-    return {"data": data, "layout": _memory_layout(len(layers))}
+    layout = _memory_layout(len(layers))
+    if not snapshot.total:
+        layout["xaxis"]["range"] = [0, 1000]
+    return {"data": data, "layout": layout}
 
 
 def _kind_bars(kind: str, nbytes: list[int], names: list[str]) -> dict:
@@ -139,7 +142,10 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
     if limit and limit <= 4 * max(max(seen), 64):
         shapes.append(_level(limit))
         notes.append(_level_label(limit, f"{name} {limit:,}"))
-    return {"data": data, "layout": _history_layout(shapes, notes)}
+    layout = _history_layout(shapes, notes)
+    if not history.processed:
+        layout["xaxis"]["range"], layout["yaxis"]["range"], layout["yaxis2"]["range"] = [0, 100], [0, 1000], [0, 100]
+    return {"data": data, "layout": layout}
 
 
 def _line(name: str, x: list, y: list, colour: str, *, axis: str = "y", dash: str = "solid", unit: str = "",

@@ -18,7 +18,7 @@ DEMO = (
     ("Tell me a story about a fox.", ""),
     ("Tell me a story about a cat.", ""),
     ("What is my name?", "Ada"),
-    ("What opens the red box?", "7-3-1"),
+    ("Which code opens the red box?", "7-3-1"),
 )
 
 
@@ -47,7 +47,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         return
     note = "" if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
     session.comparison, session.busy = comparison, True
-    yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn=True),
+    yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn="Stop"),
            tab.table: compare_view.table_html(comparison)}
     try:
         for n, (text, expects) in enumerate(messages):

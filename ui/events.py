@@ -48,7 +48,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     session.busy = True
     try:
         yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: fragments.notice(changed, "info"),
-               tab.message: gr.update(value="", submit_btn=False, stop_btn=True)}
+               tab.message: gr.update(value="", submit_btn=False, stop_btn="Stop")}
         written = view.Reply()
         for charts_too in paint_times(events, written, session):
             frame = {tab.chatbot: earlier + written.messages(user)}

@@ -44,12 +44,17 @@ def chart_value(figure: dict, sentence: str, facts: Sequence[tuple[str, str]] = 
 
 def prediction_table(label: str, rows: Sequence[tuple[str, int | None, int]]) -> str:
     """Bytes at a few lengths against a DynamicCache. rows: (length, this cache's bytes or None if full, Dynamic's)."""
-    body = "".join(
-        f"<tr><th scope='row'>{escape(length)}</th><td><b>{'too long' if mine is None else human_bytes(mine)}</b></td>"
-        f"<td>{human_bytes(dynamic)}</td><td>{ratio_text(dynamic, mine or 0)}</td></tr>" for length, mine, dynamic in rows)
-    return (f'<table class="kv-predicted"><caption>Predicted bytes</caption><thead><tr><th scope="col">tokens</th>'
-            f'<th scope="col">{escape(label)}</th><th scope="col">Dynamic</th><th scope="col"><span class="kv-hidden">'
-            f"times smaller</span></th></tr></thead><tbody>{body}</tbody></table>")
+    if all(mine == dynamic for _, mine, dynamic in rows):
+        heads = (escape(label),)
+        cells = [(f"<b>{human_bytes(dynamic)}</b>",) for _, _, dynamic in rows]
+    else:
+        heads = (escape(label), "Dynamic", '<span class="kv-hidden">times smaller</span>')
+        cells = [(f"<b>{'too long' if mine is None else human_bytes(mine)}</b>", human_bytes(dynamic), ratio_text(dynamic, mine or 0))
+                 for _, mine, dynamic in rows]
+    head = "".join(f'<th scope="col">{words}</th>' for words in ("tokens", *heads))
+    body = "".join(f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{cell}</td>" for cell in line)}</tr>'
+                   for row, line in zip(rows, cells))
+    return f'<table class="kv-predicted"><caption>Predicted bytes</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def notice(sentence: str, kind: str = "warning") -> str:

@@ -16,9 +16,9 @@ from .theme import PLOTLY_JS
 TITLE = "KV cache playground"
 EXAMPLES = (
     "Hi, my name is Ada and the red box opens with 7-3-1.",
-    "Tell me a story about a fox.",
-    "What opens the red box?",
+    "Which code opens the red box?",
     "What is my name?",
+    "Tell me a story about a fox.",
 )
 DEFAULT_SYSTEM = ""
 
@@ -145,10 +145,10 @@ def _talk() -> dict[str, Any]:
         placeholder="Talk to the model; the charts show what its cache keeps.",
         examples=[{"text": text} for text in EXAMPLES],
     )
-    notice = gr.HTML(elem_id="kv-notice", elem_classes="kv-note")
     message = gr.Textbox(show_label=False, label="Message", lines=1, max_lines=6, container=False, submit_btn="Send",
                          placeholder="Message... (Enter sends, Esc stops)", elem_id="kv-message", elem_classes="kv-message",
                          autofocus=False)
+    notice = gr.HTML(elem_id="kv-notice", elem_classes="kv-note")
     with gr.Row(elem_classes="kv-buttons"):
         regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
