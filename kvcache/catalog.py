@@ -32,6 +32,11 @@ def entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
+def first_fitting(model_or_config) -> str:
+    """The name of the first cache in the catalog that suits this model: "dynamic" for most, "mamba" for pure state spaces."""
+    return next(name for name, each in ENTRIES.items() if not each.fits(model_or_config))
+
+
 def create(name: str, model_or_config, **parameters) -> Cache:
     """A fresh cache by name for a model or its config: `create("sink", model, window_length=256)`.
 

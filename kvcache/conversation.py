@@ -110,7 +110,7 @@ class _Plan:
 
 
 class Conversation:
-    """Messages, token ids and the cache they live in.
+    """Messages, token ids and the cache they live in; without `cache_name`, the first of the catalog that suits the model.
 
     `ids` are the true token ids so far, `cached_ids` those that the cache has seen: after a reply all but the last.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
@@ -120,7 +120,7 @@ class Conversation:
     def __init__(
         self,
         loaded: LoadedModel,
-        cache_name: str = "dynamic",
+        cache_name: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         system: str | None = None,
         sampling: Sampling = Sampling(),
@@ -128,7 +128,7 @@ class Conversation:
         prefill_chunk: int = PREFILL_CHUNK,
     ) -> None:
         self.loaded = loaded
-        self.cache_name = cache_name
+        self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
         self.parameters = dict(parameters or {})
         self.system = system.strip() if system and system.strip() else None
         self.sampling = sampling.check()

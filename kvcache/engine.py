@@ -22,7 +22,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from .memory import Snapshot, take_snapshot
+from .memory import Snapshot, seen_by, take_snapshot
 from .models import LoadedModel
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
@@ -244,6 +244,9 @@ def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
     if loaded.keeps_last_logits:
         arguments["logits_to_keep"] = 1
     input_ids = torch.tensor([ids], device=loaded.device)  # (1, T)
+    if loaded.takes_positions:
+        seen = seen_by(cache)
+        arguments["position_ids"] = torch.arange(seen, seen + len(ids), device=loaded.device)[None]
     with loaded.forward_lock:
         return loaded.model(input_ids=input_ids, **arguments).logits[0, -1]
 

@@ -28,6 +28,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
+from .cache import layer_types
+from .state import CARRIES, RECURRENT_TYPES
 
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
 
@@ -71,6 +73,7 @@ class LoadedModel:
     eos_ids: frozenset[int] = frozenset()
     cache_argument: str = "past_key_values"
     keeps_last_logits: bool = True  # forward takes logits_to_keep
+    takes_positions: bool = False  # forward takes position_ids: some models count anew in each forward without
     continues_in_chunks: bool = True  # a filled cache can be fed several tokens at once
     rotary: bool = True  # positions are relative: a bounded cache may run past context_length
     title: str = ""
@@ -422,12 +425,6 @@ def _read_tokenizer(choice: ModelChoice, folder: Path) -> Any:
         ) from error
 
 
-# Recurrent layers whose continuation of a filled cache by several tokens at once equals the single-token one, measured
-# against a run without a cache (largest logit difference 5e-7). mamba and jamba drop the state there (5e-3 on a tiny
-# random model), so every kind not listed is fed token by token once its cache is filled.
-_CONTINUES_IN_CHUNKS = frozenset({"mamba2", "lfm2", "qwen3_next"})
-
-
 def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedModel:
     """A model and a tokenizer already in memory as a LoadedModel. Raises ModelError for a model without a cache."""
     arguments = inspect.signature(model.forward).parameters
@@ -447,6 +444,7 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         eos_ids=_eos_ids(model, tokenizer),
         cache_argument=cache_argument,
         keeps_last_logits="logits_to_keep" in arguments,
+        takes_positions="position_ids" in arguments,
         continues_in_chunks=_continues_in_chunks(text_config),
         rotary=getattr(text_config, "rope_parameters", None) is not None,
         title=title or model_id,
@@ -471,10 +469,8 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def _continues_in_chunks(text_config: Any) -> bool:
-    kinds = getattr(text_config, "layer_types", None) or []
-    recurrent = any(kind in ("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba") for kind in kinds)
-    recurrent = recurrent or "mamba" in text_config.model_type
-    return not recurrent or text_config.model_type in _CONTINUES_IN_CHUNKS
+    recurrent = RECURRENT_TYPES.intersection(layer_types(text_config))
+    return not recurrent or text_config.model_type in CARRIES
 
 
 # ------------------------------------------------------------------------------------------------- loaded models kept
