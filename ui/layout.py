@@ -212,5 +212,6 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:
     with gr.Column(visible=visible, min_width=230, elem_classes=["kv-card", "kv-column", f"kv-column-{n}"]) as box:
         form = cache_form(entries, f"kv-compare-{n}", name, label=f"Cache {n + 1}", values=values, folded=True)
-        thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", autoscroll=True, max_height=440)
+        thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", max_height=440,
+                         js_on_load="window.kvFollow(element, watch)")
     return Column(box, form, thread)

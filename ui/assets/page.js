@@ -104,6 +104,19 @@
     ask();
   };
 
+  // Keep the end of a growing thread in view, unless its reader has scrolled up.
+  window.kvFollow = (element, watch) => {
+    let box, follow = true;
+    const find = () => {
+      for (box = element; box && getComputedStyle(box).overflowY !== "auto"; box = box.parentElement);
+      box?.addEventListener("scroll", () => { follow = box.scrollTop + box.clientHeight > box.scrollHeight - 24; });
+    };
+    watch("value", () => {
+      if (!box) find();
+      if (box && follow) box.scrollTop = box.scrollHeight;
+    });
+  };
+
   // Esc stops whatever is being written, wherever the focus is.
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
