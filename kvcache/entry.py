@@ -28,6 +28,7 @@ OPERATIONS = {
     "left padding": "batches padded on the left",
     "row alone": "a row's logits do not depend on other rows",
     "compile": "torch.compile(fullgraph=True) of a decode step",
+    "export": "torch.export of a decode step",
     "offload": "layers offloaded and prefetched",
     "move": "layers moved to another device",
     "half": "bfloat16 and float16",
@@ -106,7 +107,7 @@ class Entry:
     make: Callable[..., Cache]
     parameters: tuple[Parameter, ...] = ()
     lossy: bool = False
-    can: frozenset[str] = all_but("compile")
+    can: frozenset[str] = all_but("compile", "export")
     paper: str | None = None
     for_states: bool = False  # does it suit models that have recurrent states and no attention?
     misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None

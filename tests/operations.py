@@ -208,6 +208,33 @@ def compiled(case):
     torch.testing.assert_close(ours, logits_without_cache(case.model, ids)[:, 30:36], **CLOSE)
 
 
+class Step(torch.nn.Module):
+    """One decoding step whose state is the cache's tensors, registered as buffers, as transformers' export recipe does."""
+
+    def __init__(self, model, cache):
+        super().__init__()
+        self.model, self.cache = model, cache
+        for index, layer in enumerate(cache.layers):
+            held = {name: store.data for name, store in layer.buffers().items()}
+            counters = {name: value for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
+            for name, tensor in {**held, **counters}.items():
+                self.register_buffer(f"{name}_{index}", tensor, persistent=False)
+
+    def forward(self, input_ids):
+        return self.model(input_ids, **{cache_keyword(self.model): self.cache}, use_cache=True).logits
+
+
+def exported(case):
+    ids, cache = token_ids(1, 40), case.cache()
+    if not cache.is_compileable:
+        raise NotImplementedError("is_compileable is False: its shapes change as it fills")
+    case.feed(cache, ids, [(0, 30)])
+    with torch.no_grad():
+        program = torch.export.export(Step(case.model, cache), (ids[:, 30:31],), strict=True).module()
+        ours = torch.cat([program(ids[:, i : i + 1]) for i in range(30, 36)], dim=1)
+    torch.testing.assert_close(ours, logits_without_cache(case.model, ids)[:, 30:36], **CLOSE)
+
+
 def offload(case):
     """Every layer leaves for the CPU and comes back; on any device its storage is where it was sent."""
     ids = token_ids(2, 70)
@@ -248,7 +275,7 @@ def step_by_step(model, ids, cache, bounds):
 OPERATIONS: dict[str, Callable[[Case], None]] = {
     "plain": plain, "chunked prefill": chunked, "turns": turns, "crop": crop, "reorder": reorder, "beams": beams, "batch": batch,
     "split": split, "deepcopy": deep_copy, "fork": fork, "save": save, "reset": reset, "drafts": drafts, "left padding": padded,
-    "row alone": alone, "compile": compiled, "offload": offload, "move": move, "half": half,
+    "row alone": alone, "compile": compiled, "export": exported, "offload": offload, "move": move, "half": half,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from kvcache.caches.dynamic import GrowingLayer
 from kvcache.caches.quantized import QuantizedLayer
 from kvcache.caches.sink import SinkLayer
 from kvcache.caches.sliding_window import WindowLayer
-from kvcache.caches.static import StaticLayer
+from kvcache.caches.static import StaticLayer, StaticWindowLayer
 from kvcache.layer import Buffer, CropError, capacity_for
 
 WINDOW, SINKS, ROOM = 12, 3, 400
@@ -19,6 +19,7 @@ LAYERS = {
     "growing": GrowingLayer,
     "static": lambda: StaticLayer(ROOM),
     "window": lambda: WindowLayer(WINDOW),
+    "static window": lambda: StaticWindowLayer(WINDOW),
     "sink": lambda: SinkLayer(WINDOW, SINKS),
     "quantized": lambda: QuantizedLayer("native", 8, 8, 4, 8),
 }
@@ -36,7 +37,7 @@ OPERATIONS = st.one_of(
 
 def expected_tokens(name, row, held):
     """The tokens of one row that a layer holding `held` of them should hold."""
-    if name == "window":
+    if name in ("window", "static window"):
         return row[len(row) - held :]
     if name == "sink":
         return row[: min(SINKS, held)] + row[len(row) - max(0, held - SINKS) :] if held > SINKS else row[:held]
@@ -78,7 +79,7 @@ def test_a_layer_holds_what_a_list_of_tokens_would(name, operations):
             other = layer.fork()
             layer, other = (layer, other) if amount else (other, layer)
             shadows.append((other, rows))
-        elif operation == "reset" and name != "static":
+        elif operation == "reset" and "static" not in name:
             layer.reset()
             rows = [[], []]
         for each, its_rows in [(layer, rows), *shadows]:
@@ -101,7 +102,7 @@ def check(name, layer, rows):
     if not rows[0]:
         return
     held = layer.held
-    assert held == (min(len(rows[0]), WINDOW) if name in ("window", "sink") else len(rows[0])) or held == len(rows[0]) or held == WINDOW - 1
+    assert held == (min(len(rows[0]), WINDOW) if "window" in name or name == "sink" else len(rows[0])) or held == len(rows[0]) or held == WINDOW - 1
     wanted = states([expected_tokens(name, row, held) for row in rows])
     tolerance = 0.8 if name == "quantized" else 0.0  # 8 bits of a range of 97, cropped and quantised again
     torch.testing.assert_close(layer.keys[:, :, :held], wanted, atol=tolerance, rtol=0)

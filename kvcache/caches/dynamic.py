@@ -67,5 +67,5 @@ ENTRY = Entry(
     summary="Keeps every token in full precision and grows with the conversation. Nothing is lost, nothing is saved.",
     cache_class=DynamicCache,
     make=DynamicCache,
-    can=all_but("compile"),
+    can=all_but("compile", "export"),
 )

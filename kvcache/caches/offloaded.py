@@ -254,5 +254,5 @@ ENTRY = Entry(
     summary="Keeps every token, in the host's memory, and fetches each layer just ahead of its turn. Without an accelerator it is Dynamic.",
     cache_class=OffloadedCache,
     make=OffloadedCache,
-    can=all_but("compile"),
+    can=all_but("compile", "export"),
 )

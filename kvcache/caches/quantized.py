@@ -316,7 +316,7 @@ ENTRY = Entry(
         Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS),
     ),
     lossy=True,
-    can=all_but("compile"),
+    can=all_but("compile", "export"),
     paper="https://arxiv.org/abs/2402.02750",
     misfit=misfit,
     broken=_broken_or_missing,

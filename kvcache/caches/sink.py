@@ -167,7 +167,7 @@ ENTRY = Entry(
         Parameter("num_sink_tokens", "Sinks", "int", 4, "First tokens kept for ever.", minimum=0, maximum=64),
     ),
     lossy=True,
-    can=all_but("crop", "drafts", "left padding", "compile"),
+    can=all_but("crop", "drafts", "left padding", "compile", "export"),
     paper="https://arxiv.org/abs/2309.17453",
     misfit=misfit,
     broken=_broken,

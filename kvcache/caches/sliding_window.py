@@ -189,7 +189,7 @@ ENTRY = Entry(
         Parameter("window_length", "Window", "int", 256, "Tokens kept, the newest included.", minimum=8, maximum=32768, step=8),
     ),
     lossy=True,
-    can=all_but("crop", "compile"),
+    can=all_but("crop", "compile", "export"),
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",
