@@ -1,0 +1,206 @@
+"""The README's tables: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
+
+`--readme` writes both tables between their markers in README.md; without it they are printed.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+from . import bundled, models
+from .bundled import evaluate
+from .catalog import ENTRIES, create, entry
+from .entry import OPERATIONS
+from .engine import Sampling, feed, generate_tokens
+from .measure import drift, teacher_forced
+from .memory import measure_memory
+
+TOKENS = 1024  # context at which bytes, speed and drift are measured
+DISTANCE = 512  # tokens between a fact and the question about it
+WINDOW = 256  # of the streams
+STREAM = ((0, 256), (256, 1024), (1024, 2048), (2048, 4096), (4096, 20 * WINDOW))  # parts of a stream of 20 windows
+VARIANTS = (
+    ("dynamic", {}),
+    ("static", {"max_cache_len": 2048}),
+    ("quantized", {"nbits": 8}),
+    ("quantized", {"nbits": 4}),
+    ("quantized", {"nbits": 2}),
+    ("quantized", {"backend": "hqq", "nbits": 4}),
+    ("quantized", {"backend": "hqq", "nbits": 1}),
+    ("quantized", {"backend": "quanto", "nbits": 4}),
+    ("sliding_window", {"window_length": 256}),
+    ("sink", {"window_length": 256}),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cache's figures. `speed`: decode tokens a second over upstream DynamicCache's in the same rounds."""
+
+    label: str
+    nbytes: int
+    speed: float
+    mean_kl: float
+    recall: float
+
+
+def catalog_table() -> str:
+    """Every cache as Markdown, from the catalog alone."""
+    lines = ["| name | class | what it keeps | parameters |", "|---|---|---|---|"]
+    for each in ENTRIES.values():
+        parameters = ", ".join(f"`{p.name}={p.default!r}`" for p in each.parameters) or "none"
+        lines.append(f"| `{each.name}` | `{each.cache_class.__name__}` | {each.summary} | {parameters} |")
+    return "\n".join(lines)
+
+
+def operations_table() -> str:
+    """What every cache does and what it refuses, as the catalog claims and tests/test_operations.py tries."""
+    lines = [f"| | {' | '.join(f'`{name}`' for name in ENTRIES)} |", "|---" * (len(ENTRIES) + 1) + "|"]
+    for operation, words in OPERATIONS.items():
+        cells = ("✓" if operation in each.can else "refused" for each in ENTRIES.values())
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def measured_table(rows: list[Row], where: str) -> str:
+    """The measured rows as Markdown; the first row is what the others' bytes are compared with."""
+    lines = ["| cache | bytes | vs Dynamic | decode speed vs upstream | mean KL, nats | recalled |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        ratio = f"{rows[0].nbytes / row.nbytes:.1f}x smaller" if row.nbytes < rows[0].nbytes else f"{row.nbytes / rows[0].nbytes:.2f}x"
+        lines.append(f"| {row.label} | {row.nbytes:,} | {ratio} | {row.speed:.2f}x | {row.mean_kl:.4f} | {row.recall:.0%} |")
+    return "\n".join([*lines, "", where])
+
+
+def measure(loaded: models.LoadedModel, questions: int, rounds: int, tell: Callable[[str], None]) -> list[Row]:
+    """Every variant's Row. `questions` about values never seen in training; `rounds` of interleaved timings."""
+    prompt, continuation = _talk(loaded)
+    cases = evaluate.generated(questions, DISTANCE)
+    reference = teacher_forced(loaded, create("dynamic", loaded.model), prompt, continuation)
+    speeds = _speeds(loaded, prompt, rounds)
+    rows = []
+    for (name, parameters), speed in zip(VARIANTS, speeds):
+        cache = create(name, loaded.model, **parameters)
+        kl = drift(reference, teacher_forced(loaded, cache, prompt, continuation)).mean_kl
+        filled = create(name, loaded.model, **parameters)
+        feed(loaded, filled, prompt)
+        rows.append(Row(entry(name).describe(**parameters), measure_memory(filled).total, speed, kl, _recall(loaded, name, parameters, cases)))
+        tell(str(rows[-1]))
+    return rows
+
+
+def _talk(loaded: models.LoadedModel) -> tuple[list[int], list[int]]:
+    """TOKENS ids of a generated conversation, and the 128 that follow."""
+    case = evaluate.generated(1, 2 * TOKENS)[0]
+    ids = loaded.tokenizer.apply_chat_template(case.messages, return_dict=False)
+    return ids[:TOKENS], ids[TOKENS : TOKENS + 128]
+
+
+def _speeds(loaded: models.LoadedModel, prompt: list[int], rounds: int) -> list[float]:
+    """Each variant's median decode speed over upstream's, both decoding in turns in every round."""
+    makers = [lambda: transformers.DynamicCache(config=loaded.config)]
+    makers += [lambda name=name, parameters=parameters: create(name, loaded.model, **parameters) for name, parameters in VARIANTS]
+    caches = [make() for make in makers]
+    for cache in caches:
+        feed(loaded, cache, prompt)
+    ratios = [[] for _ in VARIANTS]
+    for _ in range(rounds):
+        seconds = [_seconds_a_token(loaded, cache) for cache in caches]
+        for ratio, own in zip(ratios, seconds[1:]):
+            ratio.append(seconds[0] / own)
+    return [statistics.median(ratio) for ratio in ratios]
+
+
+def _seconds_a_token(loaded: models.LoadedModel, cache, tokens: int = 16) -> float:
+    start = time.perf_counter()
+    for _ in range(tokens):
+        feed(loaded, cache, [5])
+    return (time.perf_counter() - start) / tokens
+
+
+def _recall(loaded: models.LoadedModel, name: str, parameters: dict, cases: list[evaluate.Case]) -> float:
+    """Share of questions answered right, each on a fresh cache, greedily."""
+    return sum(evaluate.contains(_answer(loaded, name, parameters, case), case.expected) for case in cases) / len(cases)
+
+
+def _answer(loaded: models.LoadedModel, name: str, parameters: dict, case: evaluate.Case) -> str:
+    ids = loaded.tokenizer.apply_chat_template(case.messages, add_generation_prompt=True, return_dict=False)
+    cache = create(name, loaded.model, **parameters)
+    events = generate_tokens(loaded, cache, ids, sampling=Sampling(max_new_tokens=32))
+    return "".join(getattr(event, "text", "") for event in events)
+
+
+def stream(loaded: models.LoadedModel, tell: Callable[[str], None]) -> dict[str, list[float]]:
+    """Perplexity of dialogue that goes on for 20 windows, token by token, in the parts of it that STREAM names."""
+    talks = (evaluate.generated(1 + n, TOKENS)[n].messages for n in range(8))
+    ids = [token for talk in talks for token in loaded.tokenizer.apply_chat_template(talk, return_dict=False)][: STREAM[-1][1] + 1]
+    found = {}
+    for name in ("dynamic", "sliding_window", "sink"):
+        parameters = {} if name == "dynamic" else {"window_length": WINDOW}
+        cache = create(name, loaded.model, **parameters)
+        limit = len(ids) - 1 if cache.bounded else min(len(ids) - 1, loaded.context_length)
+        losses = [-feed(loaded, cache, ids[i : i + 1]).float().log_softmax(-1)[ids[i + 1]].item() for i in range(limit)]
+        found[entry(name).describe(**parameters)] = [math.exp(statistics.fmean(losses[a:b])) if b <= limit else math.nan for a, b in STREAM]
+        tell(f"{name} {list(found.values())[-1]}")
+    return found
+
+
+def stream_table(found: dict[str, list[float]]) -> str:
+    """Perplexities as Markdown; a cache that cannot go on for so long has none."""
+    lines = ["| perplexity at tokens | " + " | ".join(f"{a:,}-{b:,}" for a, b in STREAM) + " |", "|---" * (len(STREAM) + 1) + "|"]
+    lines += [f"| {label} | " + " | ".join("past its context" if math.isnan(x) else f"{x:.2f}" for x in row) + " |" for label, row in found.items()]
+    return "\n".join(lines)
+
+
+def where(loaded: models.LoadedModel, questions: int) -> str:
+    """What was measured on what, by which command, when."""
+    return (
+        f"Measured {datetime.date.today()} on {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch "
+        f"{torch.__version__}, transformers {transformers.__version__}, model `{loaded.id}` in {str(loaded.dtype).removeprefix('torch.')}, by "
+        f"`{' '.join(['python -m kvcache.report', *sys.argv[1:]])}`: bytes and speed at {TOKENS:,} tokens of context; KL of the next-token "
+        f"distribution from a full cache's over 128 tokens; {questions} questions about values never seen in training, {DISTANCE} tokens after they were told."
+    )
+
+
+def put(text: str, name: str, table: str) -> str:
+    """`text` with `table` between the markers <!-- name --> and <!-- /name -->."""
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if start not in text or end not in text:
+        raise ValueError(f"README has no markers {start} and {end}")
+    return text[: text.index(start)] + f"{start}\n{table}\n{end}" + text[text.index(end) + len(end) :]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=bundled.DEFAULT)
+    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
+    parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
+    options = parser.parse_args()
+    loaded = models.load(options.model)
+    rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+    table = measured_table(rows, where(loaded, options.questions))
+    streams = stream_table(stream(loaded, lambda line: print(line, file=sys.stderr, flush=True)))
+    print(f"{table}\n\n{streams}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    if options.readme:
+        text = put(options.readme.read_text(), "measured", table)
+        for name, made in (("catalog", catalog_table()), ("operations", operations_table()), ("stream", streams)):
+            text = put(text, name, made)
+        options.readme.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the README says is so: its tables come from the code, its examples run."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from architectures import logits_with_cache, model_of, token_ids
+from started import started_page
+from upstream import DEFECTS
+
+import kvcache
+from kvcache import bundled, report
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+
+
+def between(name: str) -> str:
+    return README.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- /{name} -->")[0]
+
+
+def code_block(beginning: str) -> str:
+    """The Python example that contains `beginning`."""
+    return next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if beginning in block)
+
+
+def test_the_table_of_caches_is_the_catalog():
+    assert between("catalog") == report.catalog_table(), "run python -m kvcache.report --readme README.md"
+
+
+def test_the_table_of_operations_is_the_catalogs():
+    assert between("operations") == report.operations_table(), "run python -m kvcache.report --readme README.md"
+
+
+def test_the_measured_table_has_every_variant_with_the_bytes_that_the_config_predicts():
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in between("measured").splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == [kvcache.ENTRIES[name].describe(**parameters) for name, parameters in report.VARIANTS]
+    config = transformers.AutoConfig.from_pretrained(bundled.path())
+    for row, (name, parameters) in zip(rows, report.VARIANTS):
+        assert int(row[1].replace(",", "")) == kvcache.predict_memory(name, config, report.TOKENS, dtype=torch.float32, **parameters).total
+    assert "python -m kvcache.report" in between("measured")
+
+
+def test_the_commands_of_the_first_screen_stand_there():
+    for command in ("pip install -r requirements.txt && python app.py", "pip install -r requirements.txt && python -m pytest"):
+        assert f"\n{command}\n" in README
+
+
+def test_the_front_matter_is_a_spaces():
+    front = dict(line.split(": ", 1) for line in README.split("---")[1].strip().splitlines() if ": " in line)
+    assert front["sdk"] == "gradio" and front["app_file"] == "app.py" and front["sdk_version"].startswith("6.31.")
+    assert len(front["short_description"]) <= 60
+
+
+def test_the_library_example_runs():
+    model, ids = model_of("llama"), token_ids(1, 12)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 3}
+    exec(code_block("kvcache.create"), {"model": model, "inputs": inputs})
+
+
+def test_the_example_of_a_new_cache_is_one(monkeypatch):
+    names = {}
+    exec(
+        "from kvcache.cache import Cache, build_layers\nfrom kvcache.caches import dynamic\n"
+        "from kvcache.caches.sliding_window import WindowLayer\nfrom kvcache.entry import Entry\n" + code_block("class LastTokens"),
+        names,
+    )
+    monkeypatch.setitem(kvcache.catalog.ENTRIES, "last_tokens", names["ENTRY"])
+    model = model_of("llama")
+    cache = kvcache.create("last_tokens", model)
+    logits_with_cache(model, token_ids(1, 150), cache, [(0, 150)])
+    assert cache.held_length() == 100 and kvcache.predict_memory("last_tokens", model, 150).total == kvcache.measure_memory(cache).total
+
+
+def test_the_example_of_the_api_runs(capsys):
+    with started_page() as (address, _):
+        code = code_block("gradio_client").replace("http://127.0.0.1:7860", address).replace("Client(", "Client(verbose=False, src=")
+        lines = [line.split("  #")[0] for line in code.splitlines()]
+        names = {}
+        exec("\n".join(f"answer = {line}" if line.startswith("client.predict") else line for line in lines), names)
+    json.dumps(names["answer"])
+    assert {cache["name"] for cache in names["answer"]["caches"]} == set(kvcache.ENTRIES)
+
+
+@pytest.mark.parametrize("picture", re.findall(r"!\[.*?\]\((.*?)\)", README))
+def test_pictures_are_there(picture):
+    path = Path(__file__).resolve().parent.parent / picture
+    assert path.is_file() and path.stat().st_size < 400_000
+
+
+def test_the_table_beside_upstream_has_every_defect_that_is_tried():
+    rows = [line.split(" | ")[0].strip("| ") for line in between("upstream").splitlines()[2:]]
+    assert rows == [defect.what for defect in DEFECTS]
