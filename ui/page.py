@@ -21,7 +21,7 @@ PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}),
 
 def build(model: str | None = None, registry: Registry | None = None) -> gr.Blocks:
     """The page, ready to launch with `theme.launch_options()`. `model` is the one chosen at first."""
-    registry = registry or Registry()
+    registry = Registry() if registry is None else registry  # an empty one is false
     model = model or models.DEFAULT
     listed = [(choice.label, choice.id) for choice in models.CHOICES]
     with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False) as page:
