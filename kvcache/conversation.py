@@ -168,6 +168,14 @@ class Conversation:
         conversation._fresh_because = "the cache is new" if messages else ""
         return conversation
 
+    def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
+        """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
+        self._check_idle()
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk)
+        other._turns = self._turns
+        other._fresh_because = "the cache is new" if self._turns else ""
+        return other
+
     # -- what it holds
 
     @property

@@ -338,6 +338,17 @@ def test_release_frees_the_cache_and_the_next_reply_says_that_it_recomputed():
     assert len(conversation.messages) == 4
 
 
+def test_another_cache_gets_the_true_ids_not_the_reply_tokenised_again():
+    first = Conversation(tiny("llama"), "dynamic", sampling=GREEDY)
+    list(first.send("Please remember the code 395."))
+    other = first.with_cache("quantized", {"residual_length": 512})
+    assert other.ids == first.ids and other.messages == first.messages
+    done = list(other.send("and then"))[-1]
+    assert done.stats.reused == 0 and "the cache is new" in done.stats.note
+    list(first.send("and then"))
+    assert other.ids == first.ids
+
+
 def test_a_conversation_goes_on_from_messages_on_another_cache():
     first = chat()
     say(first, "Hello there")

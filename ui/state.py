@@ -58,11 +58,18 @@ class Session:
         loaded = models.load(wanted.model)
         messages = self.conversation.messages if self.conversation else []
         stats = self.stats
-        arguments = (loaded, wanted.cache, wanted.parameters)
-        conversation = Conversation.from_messages(*arguments, messages, wanted.system, sampling_of(wanted))
+        conversation = self._on_new_cache(loaded, wanted, messages)
         sentence = self._what_changed(wanted) if messages else ""
         self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, History()
         return sentence
+
+    def _on_new_cache(self, loaded, wanted: Settings, messages: list[dict]) -> Conversation:
+        """The conversation so far as `wanted` asks; on the same model its true token ids go with it."""
+        if self.conversation and self.conversation.loaded is loaded and self.settings.system == wanted.system:
+            conversation = self.conversation.with_cache(wanted.cache, wanted.parameters)
+            conversation.sampling = sampling_of(wanted)
+            return conversation
+        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted))
 
     def _what_changed(self, wanted: Settings) -> str:
         names = {"model": "model", "cache": "cache", "parameters": "cache's parameters", "system": "system prompt"}
