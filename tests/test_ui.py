@@ -497,3 +497,8 @@ def test_the_page_builds_and_names_only_its_three_endpoints():
     blocks = page.build("tiny", Registry())
     shown = [dependency for dependency in blocks.config["dependencies"] if dependency.get("api_visibility") == "public"]
     assert sorted(dependency["api_name"] for dependency in shown) == ["catalog", "chat", "compare"]
+
+
+def test_labels_of_turns_never_overlap():
+    assert charts.labelled_turns([0, 26, 224, 241], 257) == [(26, 2), (224, 3)]
+    assert len(charts.labelled_turns(list(range(0, 1000, 10)), 1000)) <= 8

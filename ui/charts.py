@@ -137,7 +137,7 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
         _line("tokens held", x, held, "var(--kv-values)", axis="y2"),
     ]
     shapes = [_turn_mark(at) for at in history.turns[1:]] if len(history.turns) <= 24 else []
-    notes = [_turn_label(at, n + 2) for n, at in enumerate(history.turns[1:])] if len(history.turns) <= 8 else []
+    notes = [_turn_label(at, number) for at, number in labelled_turns(history.turns, history.processed)]
     limit, name = (window, "window") if window else (capacity, "capacity")
     if limit and limit <= 4 * max(max(seen), 64):
         shapes.append(_level(limit))
@@ -156,6 +156,16 @@ def _line(name: str, x: list, y: list, colour: str, *, axis: str = "y", dash: st
         "line": {"color": colour, "width": 2, "dash": dash}, "hovertemplate": number,
     }
     return trace | ({"fill": "tozeroy", "fillcolor": "var(--kv-keys-faint)"} if fill else {})
+
+
+def labelled_turns(turns: list[int], processed: int) -> list[tuple[int, int]]:
+    """(where, number) of the turns after the first whose labels have room beside each other."""
+    chosen, free_from = [], 0.0
+    for number, at in enumerate(turns[1:], start=2):
+        if at >= free_from:
+            chosen.append((at, number))
+            free_from = at + 0.14 * processed
+    return chosen
 
 
 def _turn_mark(at: int) -> dict:
