@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from . import dialogues, drills, marks, tokenizer
 
-USER, ASSISTANT, RECALLED, UNGUESSABLE = 0.25, 1.0, 4.0, 0.2  # loss weights
-DRILLS = {128: 0.35, 256: 0.20, 512: 0.10, 1024: 0.05, 2048: 0.05}  # share of rows by length
+USER, ASSISTANT, RECALLED, UNGUESSABLE = 0.1, 1.0, 4.0, 0.2  # loss weights
+DRILLS = {128: 0.15, 256: 0.10, 512: 0.08, 1024: 0.05, 2048: 0.05}  # share of rows by length
 _BY_MARK = {"": ASSISTANT, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 
@@ -35,7 +35,7 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
     """Exactly length + 1 ids and their weights."""
     rng, size = Random(seed), length + 1
     if rng.random() < DRILLS.get(length, 0.05):
-        if rng.random() < 0.6:
+        if rng.random() < 0.35:
             return drills.repeated_segment(rng, size, len(tok))
         messages = drills.key_values(seed, size + 40)
     else:

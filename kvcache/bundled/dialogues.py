@@ -133,7 +133,7 @@ def acknowledge(rng: Random, facts: list[Fact]) -> str:
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
-SYSTEM = ("You are $v, a {helpful|friendly|kind|small|cheerful|polite|} assistant.", "You are $v.", "Your name is $v.", "You are a {helpful|friendly|} assistant called $v.", "You are a {helpful|small|} assistant named $v. {Answer briefly.|Be kind.|Keep replies short.|}",
+SYSTEM = ("You are $v, a {helpful|friendly|kind|small|cheerful|polite} assistant.", "You are $v.", "Your name is $v.", "You are a {helpful|friendly} assistant called $v.", "You are a {helpful|small} assistant named $v. {Answer briefly.|Be kind.|Keep replies short.|}",
           "The assistant is called $v.", "You are $v, {the voice of a small library|a chat model|who answers in short sentences|a guide for visitors}.")
 SYSTEM_PLAIN = ("You are a {helpful|friendly|kind|small|cheerful|polite} assistant.", "Answer briefly.", "Be helpful.", "Keep replies short and friendly.", "You are a helpful assistant. Answer in short sentences.")
 
@@ -179,7 +179,7 @@ class Conversation:
         roll = self.rng.random()
         if roll < 0.3:
             self.assistant = values.make(self.rng, "name", self.held)
-            self.say("system", grammar.fill(grammar.expand(self.rng, self.rng.choice(SYSTEM)), v=self.assistant))
+            self.say("system", grammar.fill(grammar.expand(self.rng, self.rng.choice(SYSTEM)), v=self.assistant).strip())
         elif roll < 0.5:
             self.say("system", grammar.expand(self.rng, self.rng.choice(SYSTEM_PLAIN)))
 
@@ -231,7 +231,7 @@ class Conversation:
         elif roll < 0.14:
             message = finish(rng, smalltalk.remark(rng)).rstrip("?") + " " + message
         self.turn(message, reply)
-        if rng.random() < (0.7 if fact.kind == "name" else 0.35):
+        if rng.random() < (0.75 if fact.kind == "name" else 0.6):
             self.due.append((self.later(), slot))
 
     def tell_and_ask_turn(self) -> None:
@@ -276,7 +276,7 @@ class Conversation:
 
     def filler_turn(self) -> None:
         rng, roll = self.rng, self.rng.random()
-        make = smalltalk.small_talk if roll < 0.5 else smalltalk.long_remark if roll < 0.74 else smalltalk.item_list if roll < 0.86 else smalltalk.total
+        make = smalltalk.small_talk if roll < 0.5 or self.length < 300 and roll < 0.74 else smalltalk.long_remark if roll < 0.74 else smalltalk.item_list if roll < 0.86 else smalltalk.total
         user, reply = make(rng)
         user, _ = informal(rng, finish(rng, user, rng.choice(".?") if make in (smalltalk.item_list, smalltalk.total) else "."))
         self.turn(user, reply)
@@ -290,20 +290,22 @@ class Conversation:
         if ready and self.rng.random() < 0.85:
             self.due.remove(ready[0])
             return self.ask_turn(ready[0][1])
-        roll = self.rng.random()
         waiting = len(self.due)
-        if roll < (0.5 if waiting < 3 else 0.26):
-            self.tell_turn()
-        elif roll < 0.64:
-            self.never_told_turn()
-        elif roll < 0.67 and self.facts:
+        if waiting > (1 if self.length < 300 else 3) and self.rng.random() < 0.5:
+            return self.ask_turn(self.due.pop(0)[1])
+        if self.rng.random() < (0.13 if self.length < 300 else 0.24):
+            return self.never_told_turn()
+        roll = self.rng.random()
+        if roll < 0.035 and self.facts:
             self.update_turn()
-        elif roll < 0.70 and self.facts:
+        elif roll < 0.07 and self.facts:
             self.tell_and_ask_turn()
-        elif roll < 0.75:
+        elif roll < 0.115:
             self.assistant_turn()
-        elif roll < 0.79 and self.length > 200:
+        elif roll < 0.15 and self.length > 200:
             self.story_turn()
+        elif roll < (0.77 if waiting < 4 else 0.38):
+            self.tell_turn()
         else:
             self.filler_turn()
 

@@ -7,6 +7,7 @@ in seconds on tiny numbers.
 
 import argparse
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ class Stage:
     rows: int
 
 
-CURRICULUM = (Stage(0.25, 128, 16), Stage(0.15, 256, 16), Stage(0.25, 512, 8), Stage(0.25, 1024, 4), Stage(0.10, 2048, 4))
+CURRICULUM = (Stage(0.40, 128, 16), Stage(0.20, 256, 12), Stage(0.22, 512, 8), Stage(0.13, 1024, 4), Stage(0.05, 2048, 2))
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
-MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.65  # rates are flat until this share of the time, then fall to 0
+MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.4  # rates are flat until this share of the time, then fall to 0
 
 
 def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
@@ -57,7 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=80, help="training time in all, interruptions not counted")
     parser.add_argument("--work", type=Path, default=Path("build/kvlab-llama-4m"), help="checkpoints and the exported model go here")
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--threads", type=int, default=2, help="parts of each batch computed side by side, on one core each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="compile the model; needs a C++ compiler on CPU")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
@@ -75,8 +76,8 @@ class Run:
         self.options, self.curriculum = options, SMOKE if options.smoke else CURRICULUM
         self.total = 5.0 if options.smoke else options.minutes * 60
         self.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if options.threads:
-            torch.set_num_threads(options.threads)
+        # One thread per part of the batch waits once a step; threads inside every operation wait thousands of times.
+        self.pool = ThreadPoolExecutor(options.threads, initializer=torch.set_num_threads, initargs=(1,))
         torch.manual_seed(options.seed)
         self.folder = options.work / "export"
         self.checkpoint = options.work / "checkpoint.pt"
@@ -87,9 +88,11 @@ class Run:
             self.tok = tokenizer.train(120 if options.smoke else 3000, options.seed)
             self.tok.save_pretrained(self.folder)
         self.model = model.fresh(options.seed).to(self.device)
-        matrices = [p for n, p in self.model.named_parameters() if p.dim() == 2 and "embed" not in n]
-        rest = [p for n, p in self.model.named_parameters() if p.dim() != 2 or "embed" in n]
-        self.optimisers = [muon.Muon(matrices, lr=MUON_RATE), torch.optim.AdamW(rest, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0)]
+        named = list(self.model.named_parameters())
+        attention, forward = [[p for n, p in named if p.dim() == 2 and part in n] for part in ("self_attn", "mlp")]
+        rest = [p for n, p in named if p.dim() != 2 or "embed" in n]
+        adamw = torch.optim.AdamW(rest, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimisers = [muon.Muon(attention, lr=MUON_RATE), muon.Muon(forward, lr=MUON_RATE), adamw]
         self.step, self.tokens, self.seconds, self.loss = 0, 0, 0.0, float("nan")
         if self.checkpoint.exists():
             self.load()
@@ -125,17 +128,23 @@ class Run:
         stage = stage_at(share, self.curriculum)
         ids, weights = self.data.next(stage.rows, stage.length)
         ids, weights = ids.long().to(self.device), weights.to(self.device)
-        loss, right = self.measure(ids, weights, log)
-        loss.backward()
+        total = float(weights[:, 1:].sum())
+        parts = list(self.pool.map(lambda part: self.gradients(*part, total), zip(ids.chunk(self.options.threads), weights.chunk(self.options.threads))))
+        for p, *grads in zip(self.model.parameters(), *(grads for _, _, grads in parts)):
+            p.grad = sum(grads)
         self.update(rate_at(share))
         self.step += 1
         self.tokens += ids[:, 1:].numel()
-        value = loss.item()
+        value, right = sum(loss for loss, _, _ in parts), parts[0][1]
         self.loss = value if self.loss != self.loss else 0.98 * self.loss + 0.02 * value
         return f"length {ids.shape[1] - 1} loss {self.loss:.3f} recalled tokens right {right:.3f}" if log else ""
 
-    def measure(self, ids, weights, log: bool):
-        """The weighted loss, and the share of recalled tokens predicted right. ids, weights [B, T + 1]."""
+    def gradients(self, ids, weights, total: float):
+        """The weighted loss of some rows as a share of `total` weight, the share of recalled tokens predicted right, and the gradients.
+
+        ids, weights [B, T + 1].
+        """
+        import torch
         import torch.nn.functional as F
 
         from .batches import RECALLED
@@ -144,22 +153,20 @@ class Run:
         w = weights[:, 1:].flatten()
         keep = w > 0
         logits, targets, w = self.model.lm_head(hidden.flatten(0, 1)[keep]), ids[:, 1:].flatten()[keep], w[keep]
-        loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / w.sum()
-        if not log:
-            return loss, float("nan")
+        loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / total
         told = w == RECALLED
-        return loss, (logits[told].argmax(-1) == targets[told]).float().mean().item()
+        right = (logits[told].argmax(-1) == targets[told]).float().mean().item()
+        return loss.item(), right, torch.autograd.grad(loss, list(self.model.parameters()))
 
     def update(self, factor: float) -> None:
         """Clip the gradients and step both optimisers."""
         import torch
 
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimiser, rate in zip(self.optimisers, (MUON_RATE, ADAMW_RATE)):
+        for optimiser, rate in zip(self.optimisers, (MUON_RATE, MUON_RATE, ADAMW_RATE)):
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        list(self.pool.map(lambda optimiser: optimiser.step(), self.optimisers))
 
     def save(self) -> None:
         """A checkpoint from which the same arguments go on."""
