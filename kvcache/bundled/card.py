@@ -53,7 +53,8 @@ python -m kvcache.bundled.evaluate --model build/llama/export
 """
 HONEST = """The committed weights come from one run on two cores shared with other work, so they saw fewer tokens than the same minutes give on idle
 cores (about 3,300 tokens a second). Its first 51 minutes used earlier versions of the data maker and of the curriculum (at first fewer kinds of
-sentences; more drills; longer rows earlier), its last 31 minutes those of the committed scripts, as a second run of the whole schedule on
+sentences; more drills; longer rows earlier), its last 31 minutes those of the committed scripts (but for
+fewer questions about things never told), as a second run of the whole schedule on
 the weights so far. The scripts have not been run from nothing to the end in one go yet."""
 
 
