@@ -126,7 +126,10 @@ def find_choice(model_id: str) -> ModelChoice:
     for choice in CHOICES:
         if choice.id == text:
             return choice
-    if text.startswith(_FOLDER_STARTS) or (text and len(text) < 1024 and Path(text).is_dir()):
+    on_a_space = "SPACE_ID" in os.environ  # where folders are not the visitor's own
+    if text.startswith(_FOLDER_STARTS) or (not on_a_space and text and len(text) < 1024 and Path(text).is_dir()):
+        if on_a_space:
+            raise ModelError("Folders of this Space cannot be opened: pick a model from the list, or type a hub id.")
         return ModelChoice(text, Path(text).expanduser().name or text, "local", "local folder")
     if not _HUB_ID.fullmatch(text) or "--" in text or ".." in text or text.endswith((".git", ".ipynb")):
         shown = text if len(text) <= 60 else text[:60] + "..."

@@ -75,6 +75,13 @@ def test_odd_strings_are_refused_in_a_sentence(text):
             ModelStore().load(choice.id)
 
 
+def test_a_spaces_own_folders_are_not_its_visitors(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPACE_ID", "someone/playground")
+    with pytest.raises(ModelError, match="cannot be opened"):
+        models.find_choice(str(tmp_path))
+    assert models.find_choice("kvcache").source == "hub"
+
+
 # -------------------------------------------------------------------------------------------------------- from a folder
 
 
