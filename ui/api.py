@@ -30,7 +30,7 @@ def describe_entry(entry, config=None) -> dict:
 def last_reply(session) -> dict:
     """The conversation's last reply as JSON."""
     messages = session.conversation.messages
-    return {"reply": messages[-1]["content"] if messages else "", "messages": messages,
+    return {"reply": messages[-1]["content"].strip() if messages else "", "messages": messages,
             "stats": describe_stats(session.stats[-1]) if session.stats and session.stats[-1] else None}
 
 
