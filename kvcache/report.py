@@ -183,7 +183,7 @@ def put(text: str, name: str, table: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=bundled.DEFAULT)
-    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")

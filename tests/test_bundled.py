@@ -184,12 +184,12 @@ def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):
 
 
 def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped, tokenizer):
-    """A floor, not the aim: the first training run was starved of processor time (see the model card)."""
-    cases = evaluate.generated(40, 16)
-    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.5
+    """A floor, not the aim: 80 of 100 were measured (see the model card)."""
+    cases = evaluate.generated(40, 128)
+    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.65
 
 
-@pytest.mark.xfail(strict=True, reason="the first training run was too short: 36% of 100; to be trained again")
+@pytest.mark.xfail(strict=True, reason="the aim, not reached yet: 53 of 100 were measured; the model is to be trained longer (the card has the figures)")
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.9

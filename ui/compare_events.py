@@ -17,6 +17,8 @@ DEMO = (
     ("Hi, my name is Ada and the red box opens with 7-3-1.", ""),
     ("Tell me a story about a fox.", ""),
     ("Tell me a story about a cat.", ""),
+    ("What can you do?", ""),
+    ("Tell me a story about a dog.", ""),
     ("What is my name?", "Ada"),
     ("Which code opens the red box?", "7-3-1"),
 )

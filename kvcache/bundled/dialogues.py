@@ -12,7 +12,7 @@ from . import grammar, phrases, sentences, smalltalk, values
 from .marks import recalled
 
 CHARS_PER_TOKEN = 3.6
-OPEN = 0.45  # share of open facts
+OPEN = 0.08  # share of open facts
 MAX_DISTANCE = 1500  # tokens between a fact and its question
 PLURAL = frozenset("keys glasses headphones gloves shoes scissors socks".split())
 _KINDS = [k for k in phrases.KINDS if phrases.KINDS[k].weight > 0]
@@ -87,8 +87,8 @@ def tell(rng: Random, fact: Fact, held: bool = False, first: bool = True) -> str
     """A sentence that tells the fact; `first` allows a greeting or the like before it."""
     core = phrases.choose(rng, fact.rule.tells, held)
     core = _fill(core, fact.key, fact.value, fact.value)
-    before = rng.choice(phrases.BEFORE_TELL) if first and rng.random() < 0.55 else ""
-    after = rng.choice(phrases.AFTER_TELL) if rng.random() < 0.45 else ""
+    before = rng.choice(phrases.BEFORE_TELL) if first and rng.random() < 0.3 else ""
+    after = rng.choice(phrases.AFTER_TELL) if rng.random() < 0.2 else ""
     return finish(rng, before + core + after, protect=fact.value, capital=0.65 if first else 0)
 
 
@@ -96,8 +96,8 @@ def ask(rng: Random, fact: Fact, held: bool = False) -> str:
     """A question for the fact."""
     rule = fact.rule
     if rng.random() < 0.68:
-        before = rng.choice(phrases.BEFORE_QUESTION) if rng.random() < 0.55 else ""
-        after = rng.choice(phrases.AFTER_QUESTION) if rng.random() < 0.4 else ""
+        before = rng.choice(phrases.BEFORE_QUESTION) if rng.random() < 0.3 else ""
+        after = rng.choice(phrases.AFTER_QUESTION) if rng.random() < 0.2 else ""
         text = before + phrases.choose(rng, rule.questions, held) + after
     else:
         text = rng.choice(phrases.BEFORE_CLAUSE) + phrases.choose(rng, rule.clauses, held)
@@ -293,7 +293,7 @@ class Conversation:
         waiting = len(self.due)
         if waiting > (1 if self.length < 300 else 3) and self.rng.random() < 0.5:
             return self.ask_turn(self.due.pop(0)[1])
-        if self.rng.random() < (0.13 if self.length < 300 else 0.24):
+        if self.rng.random() < (0.10 if self.length < 300 else 0.14):
             return self.never_told_turn()
         roll = self.rng.random()
         if roll < 0.035 and self.facts:
@@ -319,17 +319,21 @@ def conversation(seed: int | str, length: int, held: bool = False) -> list[dict[
     return talk.messages
 
 
-def question_at(seed: int | str, distance: int, held: bool = True) -> tuple[list[dict[str, str]], Fact]:
-    """Evaluation: a fact, filler for `distance` tokens, roughly, with other facts in it, and the question. Returns messages and the fact."""
-    rng = Random(f"question {seed} {distance} {held}")
-    talk = Conversation(rng, distance + 200, held)
-    fact = new_fact(rng, set(), held)
-    while fact.rule.values in values.CLOSED or not unseen(fact.value):
-        fact = new_fact(rng, set(), held)
-    talk.turn(tell(rng, fact, held), acknowledge(rng, [fact]) if rng.random() < 0.3 else "Okay.")
+def question_at(seed: int | str, distance: int, new_ways: bool = True) -> tuple[list[dict[str, str]], Fact]:
+    """Evaluation: a fact, filler for `distance` tokens, roughly, with other facts in it, and the question. Returns messages and the fact.
+
+    Values are never training's. Ways of telling and asking are held out from training too if `new_ways`; else they are training's, and the
+    fact is of a kind that is listed, not an open one made by grammar.
+    """
+    rng = Random(f"question {seed} {distance} {new_ways}")
+    talk = Conversation(rng, distance + 200, held=True)
+    fact = new_fact(rng, set(), held=True)
+    while fact.rule.values in values.CLOSED or not unseen(fact.value) or not new_ways and fact.kind == "open":
+        fact = new_fact(rng, set(), held=True)
+    talk.turn(tell(rng, fact, new_ways), acknowledge(rng, [fact]) if rng.random() < 0.3 else "Okay.")
     talk.facts[f"{fact.kind}/{fact.key}"] = fact
     pad(talk, distance, {fact.key or fact.kind})
-    talk.say("user", ask(rng, fact, held))
+    talk.say("user", ask(rng, fact, new_ways))
     return talk.messages, fact
 
 

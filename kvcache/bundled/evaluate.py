@@ -1,7 +1,7 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`generated`), sentences written by hand (`hand_written`), and things never told (`never_told`, which should be declined). Prints a table and
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`), and things never told (`never_told`, which should be declined). Prints a table and
 writes JSON beside the model.
 """
 
@@ -29,9 +29,9 @@ class Case:
     expected: str
 
 
-def generated(count: int, distance: int, held: bool = True) -> list[Case]:
-    """Questions made like those of training, with values and ways of speaking held out from it."""
-    cases = (dialogues.question_at(number, distance, held) for number in range(count))
+def generated(count: int, distance: int, new_ways: bool = False) -> list[Case]:
+    """Questions about values that training never used, asked in training's ways or, if `new_ways`, in ways held out from it."""
+    cases = (dialogues.question_at(number, distance, new_ways) for number in range(count))
     return [Case(clean(messages), fact.value) for messages, fact in cases]
 
 
@@ -120,7 +120,8 @@ def main(arguments: list[str] | None = None) -> dict:
     model, tokenizer = load(options.model)
     table: dict[str, dict[str, dict[str, float]]] = {}
     for distance in options.distances:
-        for name, cases in (("generated", generated(options.questions, distance)), ("hand_written", by_hand(distance)), ("never_told", never_told(distance))):
+        made = (("trained_ways", generated(options.questions, distance)), ("new_ways", generated(options.questions, distance, new_ways=True)))
+        for name, cases in (*made, ("hand_written", by_hand(distance)), ("never_told", never_told(distance))):
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
             print(f"{name:13} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)

@@ -276,7 +276,7 @@ for _values in ("word", "code", "name", "city", "colour", "number", "title"):
         _values,
         ("{my|the} $k is $v", "$v is {my|the} $k", "{my|the} $k {has|got|was given|gets} $v", "$k: $v", "$k = $v", "as {my|the} $k I have $v", "{my|the} $k {was|became|turned out to be|stands at|shows} $v", "I {wrote|put|picked|chose|have} $v {for|as|down for} {my|the} $k", "{my|the} $k? {it's|that's} $v"),
         ("{what's|what is|whats|what was} {my|the} $k", "$k", "{which|what} is my $k", "what did I {say|tell you|pick|choose|write} {about|for} {my|the} $k", "what about {my|the} $k", "and {my|the} $k", "what do I have as $k"),
-        ("{what |}my $k {is|was}", "my $k", "what I said about my $k"), "my $k", "Your $k is $v.", ("@made up",), weight=.9)
+        ("{what |}my $k {is|was}", "my $k", "what I said about my $k"), "my $k", "Your $k is $v.", ("@made up",), weight=.15)
 
 # Wrappings around tells and asks.
 BEFORE_TELL = """|||||||hi, |hello, |hey, |hey there, |good morning, |by the way, |btw |oh, |oh and |also, |and |well, |so, |ok so |just so you know, |just so you know: |please remember: |remember: |

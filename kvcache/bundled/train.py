@@ -23,7 +23,7 @@ class Stage:
     rows: int
 
 
-CURRICULUM = (Stage(0.40, 128, 16), Stage(0.20, 256, 12), Stage(0.22, 512, 8), Stage(0.13, 1024, 4), Stage(0.05, 2048, 2))
+CURRICULUM = (Stage(0.12, 128, 16), Stage(0.18, 256, 12), Stage(0.30, 512, 8), Stage(0.28, 1024, 4), Stage(0.12, 2048, 2))
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.4  # rates are flat until this share of the time, then fall to 0
 
