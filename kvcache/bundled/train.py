@@ -23,9 +23,9 @@ class Stage:
     rows: int
 
 
-CURRICULUM = (Stage(0.12, 128, 16), Stage(0.18, 256, 12), Stage(0.30, 512, 8), Stage(0.28, 1024, 4), Stage(0.12, 2048, 2))
+CURRICULUM = (Stage(0.12, 128, 32), Stage(0.14, 256, 16), Stage(0.30, 512, 12), Stage(0.30, 1024, 6), Stage(0.14, 2048, 4))
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
-MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.4  # rates are flat until this share of the time, then fall to 0
+MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.5  # rates are flat until this share of the time, then fall to 0
 
 
 def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
