@@ -87,9 +87,10 @@ def test_no_generated_conversation_holds_a_template_character():
         assert not any(c in m["content"] for m in dialogues.conversation(seed, 400) for c in "{}$@|")
 
 
-def test_hand_written_pairs_are_at_least_a_hundred_and_consistent():
-    assert len(hand_written.PAIRS) >= 100
-    for told, asked, expected in hand_written.PAIRS:
+@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS])
+def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
+    assert len(pairs) >= 100
+    for told, asked, expected in pairs:
         assert evaluate.contains(told, expected) and not evaluate.contains(asked, expected), told
 
 
