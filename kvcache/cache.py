@@ -27,6 +27,7 @@ from transformers.cache_utils import (
 
 from . import files
 from .layer import B, CropError, Layer, Stored, T, target_length
+from .padding import mask_of_forward, refuse_padding
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
@@ -64,7 +65,7 @@ class Cache(transformers.Cache):
     capacity: int | None = None  # most tokens it can ever see; None for no limit
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: weakref.ref | None = None  # the model that `create` was given
-    takes_left_padding: bool = True  # are rows right whose first tokens are padding?
+    takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
         # Not super(): a subclass may also inherit one of transformers' caches, for its isinstance checks alone.
@@ -254,8 +255,14 @@ class Cache(transformers.Cache):
         return [isinstance(layer, LinearAttentionCacheLayerMixin) and not isinstance(layer, CacheLayerMixin) for layer in self.layers]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """(kv_length, kv_offset) of a layer. Raises ValueError for a forward that recurrent layers would get wrong."""
-        refuse_jump(self.layers, query_length)  # asked once a forward, before any layer has changed
+        """(kv_length, kv_offset) of a layer.
+
+        Asked in every forward before any layer has changed, so forwards that would go wrong are refused here: raises
+        ValueError for a jump that recurrent layers would get wrong, and for padding that this cache cannot take.
+        """
+        refuse_jump(self.layers, query_length)
+        if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
+            refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
         return super().get_mask_sizes(query_length, layer_idx)
 
     def crop(self, tokens: int) -> None:

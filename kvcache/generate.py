@@ -15,6 +15,7 @@ from .caches.encoder_decoder import EncoderDecoderCache
 from .catalog import create, entry
 from .configs import CacheConfig, QuantizedCacheConfig
 from .entry import Entry
+from .padding import refuse_padding
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +42,8 @@ def generate(
     if kwargs.get(keyword) is not None:
         raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {keyword}; model.generate takes a cache of yours")
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
-    if not cache.takes_left_padding and _is_left_padded(model, inputs, kwargs):
-        raise ValueError(
-            f"{type(cache).__name__} cannot take left-padded rows: their padding would be kept as their first tokens; give it one "
-            f"row at a time, or rows of one length"
-        )
+    if not cache.takes_left_padding:
+        refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder:
         cache = EncoderDecoderCache(cache, DynamicCache())
     configs = (model.generation_config, kwargs.get("generation_config"))
@@ -201,15 +199,16 @@ def _prompts(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> tuple[to
     return (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
 
 
-def _is_left_padded(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> bool:
-    """Does any row begin with padding, by the attention mask or, without one, by the padding token, as generate infers it?"""
-    mask = kwargs.get("attention_mask")
-    if mask is not None:
-        return bool((mask[:, 0] == 0).any())
+def _mask(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The mask of a call's decoder tokens: as given or, without one, by the padding token, as generate infers it."""
+    if model.config.is_encoder_decoder:
+        return kwargs.get("decoder_attention_mask")
+    if kwargs.get("attention_mask") is not None:
+        return kwargs["attention_mask"]
     ids = next((given for given in _prompts(inputs, kwargs) if given is not None and given.dim() == 2), None)
     settings = kwargs.get("generation_config") or model.generation_config
     pad = kwargs.get("pad_token_id", settings.pad_token_id)
     ends = kwargs.get("eos_token_id", settings.eos_token_id)
     if ids is None or pad is None or pad in (ends if isinstance(ends, (list, tuple)) else [ends]):
-        return False
-    return bool((ids[:, 0] == pad).any())
+        return None
+    return ids != pad

@@ -1,0 +1,94 @@
+"""A cache that would take padding for tokens refuses it by itself, whoever calls the model.
+
+It looks for the attention mask where transformers 5.23 asks it for mask sizes. If a later transformers asks elsewhere,
+these tests fail, and the cache would be silently wrong again.
+"""
+
+import pytest
+import torch
+from architectures import ROTARY, model_of, token_ids
+
+import kvcache
+from kvcache import padding
+
+GREEDY = dict(max_new_tokens=4, do_sample=False)
+REFUSED = "SinkCache cannot take left-padded rows: their padding would be kept as their first tokens"
+
+
+def sink(model):
+    return kvcache.create("sink", model, window_length=24)
+
+
+def padded(rows=2, tokens=20):
+    ids, mask = token_ids(rows, tokens), torch.ones(rows, tokens, dtype=torch.long)
+    ids[0, :7], mask[0, :7] = 0, 0
+    return ids, mask
+
+
+@pytest.mark.parametrize("architecture", ROTARY)
+@pytest.mark.parametrize("attention", ["as it comes", "eager"])
+def test_generate_itself_is_refused_before_anything_is_stored(architecture, attention):
+    model, (ids, mask) = model_of.__wrapped__(architecture), padded()
+    if attention != "as it comes":
+        model.set_attn_implementation(attention)
+    cache = sink(model)
+    with pytest.raises(ValueError, match=REFUSED):
+        model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY)
+    assert cache.get_seq_length() == 0
+    model.generate(token_ids(2, 20), attention_mask=torch.ones_like(mask), past_key_values=cache, **GREEDY)
+
+
+def test_padding_that_generate_infers_from_the_padding_token_is_refused():
+    model, (ids, _) = model_of("llama"), padded()
+    with pytest.raises(ValueError, match=REFUSED):
+        model.generate(ids, pad_token_id=0, past_key_values=sink(model), **GREEDY)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
+def test_a_plain_forward_is_refused(dtype):
+    model, (ids, mask) = model_of("llama"), padded()
+    with pytest.raises(ValueError, match=REFUSED), torch.no_grad():
+        model(ids, attention_mask=mask.to(dtype), past_key_values=sink(model))
+    with pytest.raises(ValueError, match=REFUSED), torch.no_grad():
+        model(ids[:, :1], attention_mask=mask[:, :1].to(dtype), past_key_values=sink(model))
+
+
+def test_a_later_piece_with_padding_is_refused_and_changes_nothing():
+    """A mask that leaves out tokens of the first forward comes after a first forward without it, or with padding between turns."""
+    model, (ids, mask) = model_of("llama"), padded()
+    cache = sink(model)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        with pytest.raises(ValueError, match=REFUSED):
+            model(ids[:, :3], attention_mask=torch.cat([mask, torch.ones(2, 3, dtype=torch.long)], dim=1), past_key_values=cache)
+        assert cache.get_seq_length() == 20
+        model(ids[:, :3], attention_mask=torch.ones(2, 23), past_key_values=cache)
+
+
+def test_looking_costs_nothing_at_single_tokens(monkeypatch):
+    model, looked = model_of("llama"), []
+    monkeypatch.setattr("kvcache.cache.mask_of_forward", lambda: looked.append(1))
+    model.generate(token_ids(2, 20), past_key_values=sink(model), max_new_tokens=10, do_sample=False)
+    assert len(looked) == 1
+
+
+def test_inside_an_encoder_decoder_cache_it_is_refused_too():
+    """No rotary encoder-decoder fits a sink cache without more; the way from the model to the inner cache is what is tried."""
+    model, (ids, mask) = model_of("llama"), padded()
+    pair = kvcache.EncoderDecoderCache(sink(model), kvcache.DynamicCache())
+    with pytest.raises(ValueError, match=REFUSED), torch.no_grad():
+        model(ids, attention_mask=mask, past_key_values=pair)
+
+
+def test_caches_that_take_padding_do_not_look(monkeypatch):
+    model, (ids, mask) = model_of("llama"), padded()
+    monkeypatch.setattr("kvcache.cache.mask_of_forward", lambda: pytest.fail("looked"))
+    for name, entry in kvcache.ENTRIES.items():
+        if entry.cache_class.takes_left_padding and not entry.fits(model.config):
+            with torch.no_grad():
+                model(ids, attention_mask=mask, past_key_values=kvcache.create(name, model))
+
+
+def test_a_mask_of_another_shape_or_asker_is_none():
+    assert padding.mask_of_forward() is None
+    padding.refuse_padding("It", None)
