@@ -2,8 +2,8 @@
 
 Each operation takes a Case and raises AssertionError where the cache is wrong; a ValueError, RuntimeError or
 NotImplementedError that comes with a sentence is a refusal. While a cache has lost nothing the oracle is a run without
-a cache; once it has, it is a fresh cache of the same kind, fed the resulting tokens in the same pieces.
-`python tests/operations.py` prints the table that stands in the README.
+a cache; once it has, it is the slow obvious formula of what it forgets (tests/slow.py), or a fresh cache of the same
+kind, fed the resulting tokens in the same pieces. Every operation is tried in both ranges.
 """
 
 import copy
@@ -15,9 +15,12 @@ from pathlib import Path
 
 import torch
 import transformers
-from architectures import chunks, logits_without_cache, model_of, token_ids
+from architectures import chunks, logits_with_cache, logits_without_cache, model_of, token_ids
+from slow import slow
+from stand_in import StandIn, parked
 
 import kvcache
+from kvcache.caches.offloaded import Offloading
 from kvcache.generate import cache_keyword
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
@@ -44,6 +47,25 @@ class Case:
             warnings.simplefilter("ignore")  # "no accelerator: a pass-through" is said once, and is tested elsewhere
             return kvcache.create(self.name, self.model, **(self.narrow if narrow else self.wide))
 
+    @property
+    def loses(self) -> bool:
+        """Does it evict or round over 60 tokens with its narrow parameters?"""
+        return kvcache.ENTRIES[self.name].lossy
+
+    @property
+    def ranges(self) -> tuple[bool, ...]:
+        """Wide parameters, and for a cache that loses something then, narrow ones."""
+        return (False, True) if self.loses else (False,)
+
+    def oracle(self, narrow: bool):
+        """What the cache should equal: None for a run without a cache, or the slow formula of what it forgets."""
+        return slow(self.cache(narrow=True)) if narrow else None
+
+    def expected(self, ids, bounds, narrow: bool):
+        """[B, T, V], what feeding the ids in these pieces should give."""
+        oracle = self.oracle(narrow)
+        return logits_without_cache(self.model, ids) if oracle is None else self.feed(oracle, ids, bounds)
+
     def filled(self, ids, bounds=((0, 60), (60, 61))):
         """A cache in its lossy range that has seen ids[:, :61] in these pieces."""
         cache = self.cache(narrow=True)
@@ -53,7 +75,15 @@ class Case:
     def generate(self, ids, cache=None, **settings):
         """model.generate on `cache`, or without one."""
         how = {"use_cache": False} if cache is None else {cache_keyword(self.model): cache}
-        return self.model.generate(ids, **how, **SETTINGS, **settings)
+        return self.model.generate(ids, **how, **{**SETTINGS, "attention_mask": torch.ones_like(ids), **settings})
+
+    def same(self, ids, cache, oracle, **settings):
+        """Generate with both; the ids, which must be the same, and so must the logits that led to them."""
+        settings = {**settings, "return_dict_in_generate": True, "output_logits": True}
+        ours, right = self.generate(ids, cache, **settings), self.generate(ids, oracle, **settings)
+        assert torch.equal(ours.sequences, right.sequences)
+        torch.testing.assert_close(torch.stack(ours.logits), torch.stack(right.logits), **CLOSE)
+        return ours.sequences
 
     @torch.no_grad()
     def feed(self, cache, ids, bounds):
@@ -72,23 +102,23 @@ BEFORE, AFTER = [(0, 60), (60, 61)], [(61, 62), (62, 63), (63, 70)]
 
 def plain(case):
     ids = token_ids(2, 90)
-    torch.testing.assert_close(case.feed(case.cache(), ids, [(0, 90)]), logits_without_cache(case.model, ids), **CLOSE)
+    for narrow in case.ranges:
+        torch.testing.assert_close(case.feed(case.cache(narrow), ids, [(0, 90)]), logits_without_cache(case.model, ids), **CLOSE)
 
 
 def chunked(case):
-    for seed in (1, 2):
-        ids = token_ids(2, 90, seed)
-        torch.testing.assert_close(case.feed(case.cache(), ids, chunks(90, seed)), logits_without_cache(case.model, ids), **CLOSE)
+    for narrow in case.ranges:
+        for seed in (1, 2):
+            ids, bounds = token_ids(2, 90, seed), chunks(90, seed)
+            torch.testing.assert_close(case.feed(case.cache(narrow), ids, bounds), case.expected(ids, bounds, narrow), **CLOSE)
 
 
 def turns(case):
     """Generate, add a question, generate again on the same cache."""
-    ids, cache = token_ids(1, 20), case.cache()
-    for turn in range(3):
-        with_cache = case.generate(ids, cache, attention_mask=torch.ones_like(ids))
-        without = case.generate(ids, attention_mask=torch.ones_like(ids))
-        assert torch.equal(with_cache, without)
-        ids = torch.cat([with_cache, token_ids(1, 7, seed=turn)], dim=1)
+    for narrow in case.ranges:
+        ids, cache, oracle = token_ids(1, 30), case.cache(narrow), case.oracle(narrow)
+        for turn in range(3):
+            ids = torch.cat([case.same(ids, cache, oracle), token_ids(1, 7, seed=turn)], dim=1)
 
 
 def crop(case):
@@ -114,10 +144,11 @@ def reorder(case):
 
 
 def beams(case):
-    ids = token_ids(2, 30)
-    for count in (4, 40):
-        settings = {"num_beams": count, "attention_mask": torch.ones_like(ids)}
-        assert torch.equal(case.generate(ids, case.cache(), **settings), case.generate(ids, **settings))
+    for narrow in case.ranges:
+        ids = token_ids(2, 60 if narrow else 30)
+        for count in (4, 40):
+            ours, right = (case.generate(ids, cache, num_beams=count) for cache in (case.cache(narrow), case.oracle(narrow)))
+            assert torch.equal(ours, right)
 
 
 def batch(case):
@@ -171,22 +202,49 @@ def reset(case):
 
 
 def drafts(case):
-    """Prompt lookup and an assistant model propose; wrong proposals are taken back."""
-    ids = token_ids(1, 10).repeat(1, 3)
-    settings = {"attention_mask": torch.ones_like(ids)}
-    expected = case.generate(ids, **settings)
-    for how in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": model_of("llama", layers=1)}):
-        assert torch.equal(case.generate(ids, case.cache(), **how, **settings), expected)
+    """Prompt lookup and an assistant model propose; wrong proposals are taken back.
+
+    Once it rounds, a cache is compared with the formula under the same drafts: the tokens of a draft, fed at once, see
+    unrounded what plain decoding would have rounded as they came.
+    """
+    for narrow in case.ranges:
+        ids = token_ids(1, 10).repeat(1, 6 if narrow else 3)
+        for how in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": model_of("llama", layers=1)}):
+            oracle = case.oracle(narrow)
+            if oracle is None:
+                assert torch.equal(case.generate(ids, case.cache(narrow), **how), case.generate(ids))
+            else:
+                case.same(ids, case.cache(narrow), oracle, **how)
 
 
 def padded(case):
-    ids = token_ids(2, 30)
-    mask = torch.ones_like(ids)
-    ids[0, :13], mask[0, :13] = 0, 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ours = kvcache.generate(case.model, ids, cache_implementation=case.name, cache_config=case.wide, attention_mask=mask, **SETTINGS)
-    assert torch.equal(ours, case.generate(ids, attention_mask=mask))
+    """By name and, as a cache of one's own, through plain model.generate: both are right, or both refuse."""
+    for narrow in case.ranges:
+        tokens = 60 if narrow else 30
+        ids = token_ids(2, tokens)
+        mask = torch.ones_like(ids)
+        ids[0, :13], mask[0, :13] = 0, 0
+        right = case.generate(ids, case.oracle(narrow), attention_mask=mask)
+        by_name = {"cache_implementation": case.name, "cache_config": case.narrow if narrow else case.wide}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            refused = attempt(lambda: case.generate(ids, case.cache(narrow), attention_mask=mask), right)
+            named = attempt(lambda: kvcache.generate(case.model, ids, **by_name, attention_mask=mask, **SETTINGS), right)
+        assert str(refused) == str(named)
+        if refused is not None:
+            raise refused
+        if not case.rounds_on_crop:  # rounding shares scales with the padding; else a row says what it says alone
+            assert torch.equal(right[:1, tokens:], case.generate(ids[:1, 13:], case.oracle(narrow))[:, tokens - 13 :])
+
+
+def attempt(generate, right):
+    """The refusal that generating raises, or None once it has given what is right."""
+    try:
+        ours = generate()
+    except REFUSALS as error:
+        return error
+    assert torch.equal(ours, right)
+    return None
 
 
 def alone(case):
@@ -236,13 +294,38 @@ def exported(case):
 
 
 def offload(case):
-    """Every layer leaves for the CPU and comes back; on any device its storage is where it was sent."""
+    """Every stored tensor leaves for the CPU and comes back, and what is away cannot be read; stand-ins for a second device.
+
+    An offloaded cache is fed through a stand-in for the second stream as well, whose copies come late, or early.
+    """
     ids = token_ids(2, 70)
     cache = case.filled(ids)
     for layer in cache.layers:
-        layer.offload()
-        layer.prefetch()
+        with parked(layer):
+            layer.offload()
+            layer.prefetch()
     as_if_fresh(case, cache, ids, BEFORE, AFTER)
+    if isinstance(cache, Offloading):
+        model = model_of(case.architecture, layers=4)  # of two layers, both would always be on the device
+        for late in (True, False):
+            moving = type(cache)(model.config, **case.narrow, link=StandIn(late))
+            ahead = fetched_ahead(moving)
+            torch.testing.assert_close(logits_with_cache(model, ids, moving, [*BEFORE, *AFTER]), logits_without_cache(model, ids), **CLOSE)
+            assert len(ahead) == 4 * len(BEFORE + AFTER) and all(ahead[4:]), "a layer was not there before its turn"
+            asked = [what for what, _ in moving.only_link.log]
+            assert asked.count("evict") >= 4 * len(AFTER) and len(asked) - asked.count("evict") >= 4 * len(AFTER)
+
+
+def fetched_ahead(cache):
+    """A list that says at each update whether the layer was on its device already; the first one may stay, or come last."""
+    ahead, update = [], cache.update
+
+    def noted(key_states, value_states, layer_idx, *args, **kwargs):
+        ahead.append(layer_idx in cache.here or layer_idx == 0)
+        return update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    cache.update = noted
+    return ahead
 
 
 def move(case):
@@ -257,13 +340,16 @@ def half(case):
         model = copy.deepcopy(case.model).to(dtype)
         for parameter in model.parameters():  # float16 ends at 65,504, which large random weights would pass
             parameter.data.mul_(0.5 if parameter.dim() > 1 else 1.0)
-        ids, bounds = token_ids(1, 40), [(0, 30), *((i, i + 1) for i in range(30, 40))]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            caches = kvcache.create(case.name, model, **case.wide), transformers.DynamicCache(config=model.config)
-        ours, theirs = (step_by_step(model, ids, cache, bounds) for cache in caches)
-        assert ours.isfinite().all()
-        torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.05)  # bf16 keeps 8 bits: logits of about 10 move by 0.05
+        for narrow in case.ranges:
+            tokens = 60 if narrow else 30
+            ids, bounds = token_ids(1, tokens + 10), [(0, tokens), *((i, i + 1) for i in range(tokens, tokens + 10))]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                cache = kvcache.create(case.name, model, **(case.narrow if narrow else case.wide))
+            right = slow(cache) if narrow else transformers.DynamicCache(config=model.config)
+            ours, theirs = step_by_step(model, ids, cache, bounds), step_by_step(model, ids, right, bounds)
+            assert ours.isfinite().all()
+            torch.testing.assert_close(ours, theirs, atol=0.15, rtol=0.05)  # bf16 keeps 8 bits: logits of about 10 move by 0.05
 
 
 @torch.no_grad()

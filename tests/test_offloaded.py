@@ -5,66 +5,20 @@ late as a stream could do them, `early` ones at once. What reads too soon, or wr
 of the two. Real streams are not measured by these tests.
 """
 
-import contextlib
 import copy
 import warnings
 
 import pytest
 import torch
 from architectures import chunks, logits_with_cache, logits_without_cache, model_of, token_ids
+from stand_in import StandIn
 
 import kvcache
 from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
-from kvcache.caches.offloaded import Link, Offloading
+from kvcache.caches.offloaded import Offloading
 from kvcache.loading import load
 
 LAYERS = 5
-
-
-class StandIn(Link):
-    """A link whose copies run when they are waited for (late) or at once (early); `log` says what was asked for."""
-
-    def __init__(self, late: bool):
-        self.late, self.asked, self.log, self.is_copying = late, [], [], False
-
-    @contextlib.contextmanager
-    def copying(self):
-        self.is_copying = True
-        yield
-        self.is_copying = False
-
-    def arrive(self):
-        for copied in self.asked:
-            copied()
-        self.asked.clear()
-
-    finish = arrive
-
-    def mark(self):
-        link = self
-
-        class Mark:
-            synchronize = staticmethod(lambda: link.arrive())
-
-        return Mark()
-
-    def fetch(self, tensor):
-        return self._later("fetch", torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 0), tensor)
-
-    def evict(self, tensor):
-        return self._later("evict", torch.full_like(tensor, torch.nan if tensor.is_floating_point() else 0), tensor)
-
-    def fill(self, target, source):
-        return self._later("fill", target, source)
-
-    def _later(self, what, target, source):
-        assert self.is_copying, f"{what} outside the copying stream"
-        self.log.append((what, tuple(source.shape)))
-        if self.late:
-            self.asked.append(lambda: target.copy_(source))
-        else:
-            target.copy_(source)
-        return target
 
 
 def pair(name, model, late):
@@ -142,6 +96,23 @@ def test_the_next_layer_comes_and_the_last_one_leaves_as_each_is_updated():
     logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
     assert places == [[0, 1], [1, 2], [2, 3], [3, 4], [0, 4]] * 2
     assert len(cache.only_link.log) >= 2 * 2 * 2 * LAYERS  # keys and values, in and out, two forwards
+
+
+def test_by_address_two_layers_lie_on_the_device_at_any_time_and_the_others_bytes_on_the_host():
+    model = model_of("llama", LAYERS)
+    cache, resident = OffloadedCache(model.config, link=StandIn(late=True)), []
+    logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    update, whole = cache.update, [sum(buffer.data.numel() * 4 for buffer in layer.buffers().values()) for layer in cache.layers]
+
+    def noted(*args, **kwargs):
+        result = update(*args, **kwargs)
+        resident.append([cache.only_link.resident_nbytes(layer) for layer in cache.layers])
+        return result
+
+    cache.update = noted
+    logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
+    here = [{0, 1}, {1, 2}, {2, 3}, {3, 4}, {0, 4}] * 2
+    assert resident == [[whole[index] if index in layers else 0 for index in range(LAYERS)] for layers in here]
 
 
 def test_windows_stay_and_the_full_layers_between_them_move():

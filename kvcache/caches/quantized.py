@@ -36,6 +36,7 @@ class QuantizedLayer(Layer):
         "key_residual": "residual", "value_residual": "residual",
     }  # fmt: skip
     is_croppable = True
+    record_past = False
 
     def __init__(
         self,
@@ -76,12 +77,21 @@ class QuantizedLayer(Layer):
         """Append [B, H, n, D]; return all tokens [B, H, seen, D], the quantised ones decoded, the others as they came."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        self._flush()
         self.key_residual.append(key_states)
         self.value_residual.append(value_states)
         self.seen += key_states.shape[T]
         attended = self.keys, self.values
-        self._flush()
+        if not self.record_past:
+            self._flush()
         return attended
+
+    def activate_past_recording(self) -> None:
+        """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
+        self.record_past = True
+
+    def trim(self) -> None:
+        self._flush()
 
     def _flush(self) -> None:
         tokens = (len(self.key_residual) - self.residual_length) // self.block * self.block
@@ -170,7 +180,9 @@ class QuantizedCache(Cache):
     (neighbouring channels of a token) or the backend's own number for it; "auto" is channel for keys, token for
     values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `compute_dtype`:
     what decoded tensors are rounded to. `cache_config` says all that instead. Lossy once seen >= residual_length +
-    q_group_size. With a model `config`, windows that the model has itself stay in full precision; without one every
+    q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see unrounded the block that is
+    rounded while they come: what is held after each round is the same, the text may differ from plain decoding's.
+    With a model `config`, windows that the model has itself stay in full precision; without one every
     layer is quantised. Raises ValueError on values that cannot be held.
     """
 

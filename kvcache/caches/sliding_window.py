@@ -33,10 +33,20 @@ class WindowLayer(Layer):
         if window_length < 2:
             raise ValueError(f"window_length must be at least 2, got {window_length}")
         self.window_length = window_length
+        self.masked = is_sliding  # does the model's own mask hide every token that this window forgets?
         self.record_past = False
 
     def activate_past_recording(self) -> None:
-        """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back."""
+        """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back.
+
+        Raises ValueError for a window that the model does not mask: the tokens of a draft, fed at once, would see what
+        came before the window, and other text than token by token could come of it.
+        """
+        if not self.masked:
+            raise ValueError(
+                f"a window of {self.window_length} tokens on full attention cannot decode with drafts (prompt lookup, an assistant): "
+                "the tokens of a draft would see more than the window and could say something else; use a cache that keeps every token"
+            )
         self.record_past = True
 
     def trim(self) -> None:
@@ -124,7 +134,7 @@ class SlidingWindowCache(Cache):
     With `max_cache_len` shapes are static, min(window_length, max_cache_len) tokens a layer in one piece, allocated now
     where batch size (`max_batch_size`, or `batch_size`), dtype and device (or layer_device_map) are given; without it
     windows grow as they fill. Lossy on full-attention layers once seen > window_length, and without sinks a model may
-    lose its thread there: see SinkCache. Raises ValueError when there is neither a window_length nor a config with one.
+    lose its thread there: see SinkCache. Decoding with drafts is refused where the window is not the model's own. Raises ValueError when there is neither a window_length nor a config with one.
     """
 
     name = "sliding_window"
@@ -168,8 +178,12 @@ def misfit(config: PreTrainedConfig) -> str | None:
 
 
 def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:
-    table = {"full_attention": lambda **_: layer(window_length, False)}
-    table |= dict.fromkeys(WINDOWED_TYPES, lambda sliding_window, **_: layer(min(window_length, sliding_window), True))
+    def own_window(sliding_window: int, **_) -> Layer:
+        made = layer(min(window_length, sliding_window), True)
+        made.masked = window_length >= sliding_window
+        return made
+
+    table = {"full_attention": lambda **_: layer(window_length, False), **dict.fromkeys(WINDOWED_TYPES, own_window)}
     return build_layers(config, table, *native, **native_kwargs)
 
 
@@ -189,7 +203,7 @@ ENTRY = Entry(
         Parameter("window_length", "Window", "int", 256, "Tokens kept, the newest included.", minimum=8, maximum=32768, step=8),
     ),
     lossy=True,
-    can=all_but("crop", "compile", "export"),
+    can=all_but("crop", "drafts", "compile", "export"),
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",
