@@ -5,6 +5,7 @@ seed. `held=True` tells only values, in ways of speaking, that training never us
 """
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -15,6 +16,30 @@ CHARS_PER_TOKEN = 3.6
 OPEN = 0.1  # share of open facts
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1500  # tokens between a fact and its question
+STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
+PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
+CHAT = [line.split(":") for line in """you:u|ya
+your:ur
+please:pls|plz
+thanks:thx|ty
+what's:whats|wats
+what is:whats
+I'm:im
+I am:im
+because:cuz|bc
+are:r
+people:ppl
+password:pw|pass
+birthday:bday
+number:nr|num
+favourite:fav|fave
+don't:dont
+can't:cant
+it's:its
+okay:k|ok
+by the way:btw
+tell me:tell me pls
+my name is:my names|my name s""".splitlines()]
 PLURAL = frozenset("keys glasses headphones gloves shoes scissors socks".split())
 _KINDS = [k for k in phrases.KINDS if phrases.KINDS[k].weight > 0]
 _WEIGHTS = [phrases.KINDS[k].weight for k in _KINDS]
@@ -54,7 +79,14 @@ class Fact:
 
 def _fill(text: str, key: str, value: str, shown: str) -> str:
     verb = "are" if key in PLURAL else "is"
+    text = re.sub(r"(?<!\$)\b([aA]) (?=\$[kv]\b)", lambda m: (m[1]) + "n" * _vowel(key if text[m.end() + 1] == "k" else value) + " ", text)
+    if key.startswith("my "):  # "my friend $k" is for names
+        text = re.sub(r"my [a-z ]+(?=\$k)", "", text)
     return grammar.fill(text.replace("@is", verb), k=key, v=shown, a=grammar.article(value))
+
+
+def _vowel(word: str) -> bool:
+    return grammar.article(word) == "an"
 
 
 def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None) -> Fact:
@@ -86,34 +118,64 @@ def finish(rng: Random, text: str, mark: str = ".", protect: str = "", capital: 
 
 def tell(rng: Random, fact: Fact, held: bool = False, first: bool = True) -> str:
     """A sentence that tells the fact; `first` allows a greeting or the like before it."""
-    core = phrases.choose(rng, fact.rule.tells, held)
-    core = _fill(core, fact.key, fact.value, fact.value)
-    before = rng.choice(phrases.BEFORE_TELL) if first and rng.random() < 0.3 else ""
-    after = rng.choice(phrases.AFTER_TELL) if rng.random() < 0.2 else ""
+    plain = phrases.choose(rng, fact.rule.tells, held)
+    core = _fill(plain, fact.key, fact.value, fact.value)
+    before = grammar.expand(rng, _frame(rng, plain)) if first and not plain.startswith(("you ", "don't ", "do you ", "guess ", "if ")) and rng.random() < 0.25 else ""
+    after = grammar.expand(rng, phrases.AFTER_TELL) if core[-1] not in ".!?" and rng.random() < 0.15 else ""
     return finish(rng, before + core + after, protect=fact.value, capital=0.65 if first else 0)
 
 
+def _frame(rng: Random, core: str) -> str:
+    """The template of something to say before a telling; "did you know that" goes only before a plain statement."""
+    statement = core.startswith(STATEMENT) and not any(c in core for c in ".:?")
+    return phrases.BEFORE_STATEMENT if statement and rng.random() < 0.4 else phrases.BEFORE_TELL
+
+
 def ask(rng: Random, fact: Fact, held: bool = False) -> str:
-    """A question for the fact."""
-    rule = fact.rule
-    if rng.random() < 0.68:
-        before = rng.choice(phrases.BEFORE_QUESTION) if rng.random() < 0.3 else ""
-        after = rng.choice(phrases.AFTER_QUESTION) if rng.random() < 0.2 else ""
-        text = before + phrases.choose(rng, rule.questions, held) + after
+    """A question for the fact: a question, "do you know" and the like before a clause, or a noun phrase in a frame."""
+    rule, form = fact.rule, rng.random()
+    if form < 0.14 and rule.nouns:
+        text = phrases.choose(rng, (rng.choice(phrases.ASK_NOUN).replace("$n", rng.choice(rule.nouns)),), held)
+    elif form < 0.38:
+        text = grammar.expand(rng, phrases.BEFORE_CLAUSE) + phrases.choose(rng, rule.indirect or rule.clauses, held)
     else:
-        text = rng.choice(phrases.BEFORE_CLAUSE) + phrases.choose(rng, rule.clauses, held)
-    return finish(rng, _fill(text, fact.key, "", ""), "?")
+        before = grammar.expand(rng, phrases.BEFORE_QUESTION) if rng.random() < 0.25 else ""
+        core = phrases.choose(rng, rule.questions, held)
+        after = grammar.expand(rng, phrases.AFTER_QUESTION) if not core.endswith(PLEA) and rng.random() < 0.15 else ""
+        text = before + core + after
+    return finish(rng, _fill(text, fact.key, "", ""), "." if text.endswith(PLEA) else "?")
 
 
-def informal(rng: Random, message: str, fact: Fact | None = None) -> tuple[str, Fact | None]:
-    """The message in lower case or without apostrophes now and then; its fact's value follows, so that a reply repeats what was typed."""
+def sloppy(rng: Random, message: str, keep: tuple[str, ...]) -> str:
+    """The message as typed in haste: chat spelling, or a letter dropped, doubled or swapped in a word; what is in `keep` stays."""
+    pieces = re.split("(" + "|".join(rf"(?<!\w){re.escape(k)}(?!\w)" for k in keep if k) + ")", message) if any(keep) else [message]
+    if rng.random() < 0.5:
+        for long, short in rng.sample(CHAT, len(CHAT) // 2):
+            pieces[::2] = [re.sub(rf"\b{long}\b", rng.choice(short.split("|")), p) for p in pieces[::2]]
+        return "".join(pieces)
+    found = [(i, m) for i in range(0, len(pieces), 2) for m in re.finditer(r"(?<![\w'])[a-z]{4,}(?![\w'])", pieces[i])]
+    if found:
+        i, word = rng.choice(found)
+        at, old = rng.randrange(1, len(word[0]) - 1), word[0]
+        new = rng.choice((old[:at] + old[at + 1:], old[:at] + old[at] + old[at:], old[:at] + old[at + 1] + old[at] + old[at + 2:]))
+        pieces[i] = pieces[i][:word.start()] + new + pieces[i][word.end():]
+    return "".join(pieces)
+
+
+def informal(rng: Random, message: str, fact: Fact | None = None, keep: str = "") -> tuple[str, Fact | None]:
+    """The message in lower case, in haste or without apostrophes now and then; its fact's value follows, so that a reply repeats what was typed.
+
+    Haste leaves the fact's words and `keep` as they are.
+    """
+    if rng.random() < 0.12:
+        message = sloppy(rng, message, (fact.value, fact.key) if fact else (keep,))
     roll = rng.random()
-    if roll < 0.2:
+    if roll < 0.22:
         message = message.lower()
         fact = fact and replace(fact, value=fact.value.lower())
-    elif roll < 0.26 and not (fact and "'" in fact.value):
+    elif roll < 0.28 and not (fact and "'" in fact.value):
         message = message.replace("'", "")
-    elif roll < 0.28:
+    elif roll < 0.30:
         message = message.upper()
         fact = fact and replace(fact, value=fact.value.upper())
     return message, fact
@@ -212,9 +274,13 @@ class Conversation:
         facts, tail = [fact], ""
         roll = rng.random()
         if roll < 0.14:
-            second = new_fact(rng, self.taken() | {fact.key or fact.kind}, self.held)
-            joined = message.rstrip(".!") + rng.choice((" and ", ", and ", " and also ")) if rng.random() < 0.5 and message[-1] != "?" else message + " "
-            message, facts = joined + tell(rng, second, self.held, first=not joined.endswith("and ")), [fact, second]
+            alike = fact.rule.also and len(fact.rule.keys) > 2 and message[-1] not in "?!)" and rng.random() < 0.4
+            second = new_fact(rng, self.taken() | {fact.key or fact.kind}, self.held, fact.kind if alike else None)
+            if alike:
+                more = _fill(phrases.choose(rng, second.rule.also, None), second.key, second.value, second.value)
+            joined = message.rstrip(".!") + rng.choice((" and ", ", and ", " and also ", *(", ", "; ", " and ") * bool(alike))) if (alike or rng.random() < 0.5) and message[-1] != "?" else message + " "
+            more = finish(rng, more, capital=0) if alike else tell(rng, second, self.held, first=not joined.endswith("and "))
+            message, facts = joined + more, [fact, second]
         elif roll < 0.26:
             message = finish(rng, smalltalk.remark(rng)).rstrip("?") + " " + message
         elif roll < 0.36:
@@ -246,7 +312,7 @@ class Conversation:
 
     def ask_turn(self, slot: str) -> None:
         rng, fact = self.rng, self.facts[slot]
-        message, _ = informal(rng, ask(rng, fact, self.held))
+        message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
         reply, roll = self.answer(slot), rng.random()
         others = [s for s in self.facts if s != slot]
         if roll < 0.08 and others:
@@ -279,7 +345,7 @@ class Conversation:
         fact = new_fact(rng, self.taken(), self.held, kind)
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
-        message, _ = informal(rng, ask(rng, fact, self.held))
+        message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
         self.turn(message, f"You have not told me {fact.phrase}.")
 
     def assistant_turn(self) -> None:
@@ -288,7 +354,7 @@ class Conversation:
             self.assistant = values.make(rng, "name", self.held)
             message = finish(rng, grammar.fill(grammar.expand(rng, NAME_ASSISTANT[0]), v=self.assistant))
             return self.turn(message, rng.choice(("Okay, my name is {}.", "Nice, I am {} now.", "Okay.", "I like that name.")).format(self.assistant))
-        message, _ = informal(rng, finish(rng, rng.choice(phrases.BEFORE_QUESTION) + grammar.expand(rng, rng.choice(ASK_ASSISTANT)), "?"))
+        message, _ = informal(rng, finish(rng, (grammar.expand(rng, phrases.BEFORE_QUESTION) if rng.random() < 0.6 else "") + grammar.expand(rng, rng.choice(ASK_ASSISTANT)), "?"))
         named = rng.choice(("My name is {}.", "I am {}.")).format(recalled(self.assistant))
         self.turn(message, named if self.assistant else "I am a small assistant. I have no name.")
 

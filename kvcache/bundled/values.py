@@ -115,6 +115,10 @@ def _number(rng: Random) -> str:
     return _digits(rng, 1) if rng.random() < 0.15 else str(rng.randint(10, 999)) if rng.random() < 0.8 else _digits(rng, 4)
 
 
+def _count(rng: Random) -> str:
+    return str(rng.randint(2, 60)) if rng.random() < 0.5 else rng.choice("two three four five six seven eight nine ten eleven twelve fifteen twenty".split())
+
+
 def _word(rng: Random) -> str:
     kind = rng.random()
     if kind < 0.55:
@@ -172,13 +176,13 @@ def _pool(words: list[str]) -> Callable[[Random], str]:
 
 
 MAKERS: dict[str, Callable[[Random], str]] = {
-    "name": _name, "pet_name": _pet_name, "code": _code, "number": _number, "word": _word, "title": _title, "city": _city, "street": _street,
+    "name": _name, "pet_name": _pet_name, "code": _code, "number": _number, "count": _count, "word": _word, "title": _title, "city": _city, "street": _street,
     "spot": _spot, "clock": _clock, "date": _date, "event_time": _event_time, "price": _price, "age": lambda rng: str(rng.randint(4, 99)),
     **{k: _pool(v) for k, v in dict(
         country=COUNTRIES, colour=COLOURS, job=JOBS, food=FOODS, fruit=FRUITS, drink=DRINKS, animal=ANIMALS, sport=SPORTS, instrument=INSTRUMENTS,
         hobby=HOBBIES, language=LANGUAGES, subject=SUBJECTS, car=CARS, season=SEASONS, day=DAYS, month=MONTHS, gift=GIFTS, allergy=ALLERGIES).items()},
 }
-CLOSED = frozenset("clock date event_time age season day month".split())
+CLOSED = frozenset("clock count date event_time age season day month".split())
 
 
 def make(rng: Random, kind: str, held: bool | None = False) -> str:
