@@ -485,7 +485,7 @@ KINDS["coloured"] = Kind(
     ("{and|what about} my $k, {which|what} {colour|color} {is it|was it}", "my $k, {which|what} {colour|color}{ is it| was it|}", "my $k is {what|which} {colour|color}",
      "I'm looking for my $k, {which|what} {colour|color} is it", "{someone|the police|a friend} asks about my $k, {what|which} {colour|color} is it",
      "in {what|which} {colour|color} {did I paint|did I order|did I buy|do I have} my $k",
-     "{what|which} {colour|color} {was|did you note for|should I paint|would you paint} my $k", "what shade is my $k",
+     "{what|which} {colour|color} {was|did you note for} my $k", "what shade is my $k",
      "{what|which} {colour|color} is my $k", "what{'s| is} the {colour|color} of my $k", "what {colour|color} does my $k have", "{what|which} {colour|color} did I say my $k is", "what {colour|color} did I {paint|pick for|choose for} my $k"),
     ("{what|which} {colour|color} my $k is", "the {colour|color} of my $k", "what colour my $k has"), "the colour of my $k", "Your $k is $v.", tuple(COLOURED), weight=2)
 
