@@ -1,7 +1,11 @@
-"""How far two caches drift apart: first different token, agreement, and distributions on the same text."""
+"""How far two caches drift apart: first different token, agreement, and distributions on the same text.
+
+`python -m kvcache.measure speed` runs the benchmark of kvcache.speed.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Sequence
 
@@ -116,3 +120,19 @@ def drift(reference: torch.Tensor, other: torch.Tensor) -> Drift:
     kl = kl_divergence(reference, other)
     same = reference.argmax(dim=-1) == other.argmax(dim=-1)
     return Drift(float(kl.mean()), float(kl.max()), int(kl.argmax()), float(same.float().mean()))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What `python -m kvcache.measure WHAT` does; there is one WHAT so far."""
+    from .speed import command
+
+    what, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or [""]
+    if what != "speed":
+        named = "" if what in ("", "-h", "--help") else f", not {what!r}"
+        print(f"usage: python -m kvcache.measure speed [options]{named}; python -m kvcache.measure speed --help lists them", file=sys.stderr)
+        raise SystemExit(0 if what in ("-h", "--help") else 2)
+    command.main(rest)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """The README's tables: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
 
-`--readme` writes both tables between their markers in README.md; without it they are printed.
+`--readme` writes both tables between their markers in README.md; without it they are printed. `--speed FILE` does that with
+the JSON of a `python -m kvcache.measure speed` instead, and measures nothing.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from .entry import OPERATIONS
 from .engine import Sampling, feed, generate_tokens
 from .measure import drift, teacher_forced
 from .memory import measure_memory
+from .speed import results
 
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
@@ -162,6 +164,34 @@ def stream_table(found: dict[str, list[float]]) -> str:
     return "\n".join(lines)
 
 
+def speed_table(report: results.Report) -> str:
+    """A speed run as Markdown: a table for each rig, milliseconds on its fewest threads and ratios to upstream's DynamicCache."""
+    rigs = list(dict.fromkeys((level, heads) for level, heads, _ in report.groups()))
+    left_out = [f"- {each}" for each in results.left_out_words(report)]
+    parts = [*(_rig_table(report, level, heads) for level, heads in rigs), report.where(), "\n".join(left_out)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _rig_table(report: results.Report, level: str, heads: int) -> str:
+    rows = report.find(level=level, query_heads=heads)
+    contexts, threads = sorted({row.context for row in rows}), sorted({row.threads for row in rows})
+    head = ["", *(f"ms at {context:,}" for context in contexts)]
+    head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "vs upstream"]
+    title = f"**{results.title(level, heads)}**; ratios and bytes at {contexts[-1]:,} tokens:"
+    lines = [_speed_line(report, [row for row in rows if row.contender == name], contexts, threads) for name in dict.fromkeys(row.contender for row in rows)]
+    table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
+    return "\n".join([title, "", *table])
+
+
+def _speed_line(report: results.Report, rows: list[results.Row], contexts: list[int], threads: list[int]) -> list[str]:
+    at = {(row.context, row.threads): row for row in rows}
+    ms = [results.ms_text(at[context, threads[0]].seconds) if (context, threads[0]) in at else "-" for context in contexts]
+    last = [at.get((contexts[-1], count)) for count in threads]
+    ratios = [results.ratio_text(report.times_faster(row)) if row else "-" for row in last]
+    size = [f"{last[0].nbytes:,}", f"{results.ratio_text(report.times_smaller(last[0]))} smaller"] if last[0] else ["-", "-"]
+    return [rows[0].label, *ms, *ratios, *size]
+
+
 def where(loaded: models.LoadedModel, questions: int) -> str:
     """What was measured on what, by which command, when."""
     return (
@@ -187,7 +217,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
+    parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
     options = parser.parse_args()
+    if options.speed:
+        return _show_speed(options.speed, options.readme)
     loaded = models.load(options.model)
     rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     table = measured_table(rows, where(loaded, options.questions))
@@ -200,6 +233,14 @@ def main() -> None:
         for name, made in (("catalog", catalog_table()), ("operations", operations_table()), ("stream", streams)):
             text = put(text, name, made)
         options.readme.write_text(text)
+
+
+def _show_speed(path: Path, readme: Path | None) -> None:
+    table = speed_table(results.Report.read(path))
+    if readme is None:
+        print(table)
+    else:
+        readme.write_text(put(readme.read_text(), "speed", table))
 
 
 if __name__ == "__main__":

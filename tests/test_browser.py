@@ -1,5 +1,6 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright, on the tiny model. Nothing leaves this computer."""
 
+import json
 import os
 import re
 import shutil
@@ -195,6 +196,23 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
         assert file.read().startswith("cache,name,parameters")
 
 
+def test_a_measurement_shows_its_progress_and_fills_table_charts_and_file(visit):
+    page = visit()
+    page.get_by_role("tab", name="Measure").click()
+    for label in ("4k", "Native 4-bit, decoded", "Native 4-bit, fused", "Native 2-bit, fused", "Window 1024"):
+        page.locator("#kv-measure-ask").get_by_label(label, exact=True).uncheck()
+    page.locator("#kv-measure-run").click()
+    expect(page.locator("#kv-measure-progress progress")).to_be_visible()
+    expect(page.locator("#kv-measure-table tbody tr")).to_have_count(2)
+    expect(page.locator("#kv-measure-table")).to_contain_text("Measured 20")
+    expect(page.locator("#kv-measure-stop")).to_be_hidden()
+    expect(page.locator("#kv-measure-time .kv-plot")).to_have_attribute("data-draws", re.compile(r"\d"))
+    with page.expect_download() as download:
+        page.locator("#kv-measure-downloads").get_by_role("link", name="JSON").click()
+    with open(download.value.path()) as file:
+        assert [row["label"] for row in json.load(file)["rows"]] == ["upstream Dynamic", "Dynamic"]
+
+
 CONTRAST = """(selectors) => {
     const parse = (text) => text.match(/[\\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
@@ -233,6 +251,6 @@ def test_a_phone_stacks_talk_see_set_up_without_sideways_scrolling(visit):
     finished(page, 1)
     tops = [page.locator(selector).bounding_box()["y"] for selector in ("#kv-talk", "#kv-see", "#kv-setup")]
     assert tops == sorted(tops)
-    for name in ("Chat", "Compare", "Learn"):
+    for name in ("Chat", "Compare", "Measure", "Learn"):
         page.get_by_role("tab", name=name).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name

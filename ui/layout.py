@@ -215,3 +215,54 @@ def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visib
         thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", max_height=440,
                          js_on_load="window.kvFollow(element, watch)")
     return Column(box, form, thread)
+
+
+# -- measure -----------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class MeasureTab:
+    level: gr.Radio
+    contexts: gr.CheckboxGroup
+    caches: gr.CheckboxGroup
+    run: gr.Button
+    stop: gr.Button
+    notice: gr.HTML
+    progress: gr.HTML
+    table: gr.HTML
+    downloads: gr.HTML
+    time: gr.HTML
+    size: gr.HTML
+
+    @property
+    def inputs(self) -> set:
+        return {self.level, self.contexts, self.caches}
+
+
+def measure_tab(levels: Sequence[tuple[str, str]], contexts: Sequence[tuple[str, int]], caches: Sequence[tuple[str, str]], *,
+                chosen_contexts: Sequence[int], chosen_caches: Sequence[str]) -> MeasureTab:
+    """What to measure, how far it is, and what came of it: a table and two charts."""
+    with gr.Column(elem_classes="kv-card", elem_id="kv-measure-ask"):
+        gr.HTML('<h2>What does a token cost on this machine?</h2><p class="kv-quiet">Time and bytes of our caches beside those of '
+                'transformers, whose DynamicCache is always in the run. Random weights and random keys and values: nothing is read or written.</p>')
+        level = gr.Radio(list(levels), value=levels[0][1], label="Decode with", elem_id="kv-measure-level")
+        lengths = gr.CheckboxGroup(list(contexts), value=list(chosen_contexts), label="Tokens of context", elem_id="kv-measure-contexts",
+                                   info="Longer ones take longer: each cache is filled first.")
+        names = gr.CheckboxGroup(list(caches), value=list(chosen_caches), label="Caches", elem_id="kv-measure-caches")
+        with gr.Row(elem_classes="kv-buttons"):
+            start = gr.Button("Measure", size="sm", variant="primary", elem_id="kv-measure-run")
+            stop = gr.Button("Stop", size="sm", visible=False, elem_id="kv-measure-stop", elem_classes="kv-stop")
+        progress = gr.HTML(elem_id="kv-measure-progress")
+        notice = gr.HTML(elem_id="kv-measure-notice", elem_classes="kv-note")
+    with gr.Row(elem_id="kv-measure-results", elem_classes="kv-results", equal_height=False):
+        with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
+            gr.HTML("<h2>Side by side</h2>")
+            table = gr.HTML('<p class="kv-quiet">Measure to fill this table.</p>', elem_id="kv-measure-table")
+            downloads = gr.HTML(elem_id="kv-measure-downloads")
+        with gr.Column(min_width=280, scale=2, elem_classes="kv-stack"):
+            with gr.Column(elem_classes="kv-card"):
+                gr.HTML("<h2>Time of a token</h2>")
+                seconds = chart("kv-measure-time", "Lines: milliseconds of a token over tokens of context, one line per cache")
+            with gr.Column(elem_classes="kv-card"):
+                gr.HTML("<h2>Bytes of the cache</h2>")
+                size = chart("kv-measure-size", "Lines: bytes of the cache over tokens of context, one line per cache")
+    return MeasureTab(level, lengths, names, start, stop, notice, progress, table, downloads, seconds, size)

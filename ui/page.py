@@ -8,7 +8,7 @@ import gradio as gr
 from kvcache import models
 from kvcache.catalog import ENTRIES
 
-from . import layout
+from . import layout, measure_events
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
@@ -31,10 +31,13 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 chat = layout.chat_tab(ENTRIES, listed, model, DEFAULT_CACHE)
             with gr.Tab("Compare"):
                 compare = layout.compare_tab(ENTRIES, PRESETS)
+            with gr.Tab("Measure"):
+                measure = measure_events.make_tab()
             with gr.Tab("Learn"):
                 gr.HTML(learn_html(ENTRIES), elem_id="kv-learn")
         wire_chat(chat, header, registry, page)
         wire_compare(chat, compare, registry)
+        measure_events.wire_measure(measure, registry)
         wire_api(registry)
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page

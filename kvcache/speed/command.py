@@ -1,0 +1,98 @@
+"""`python -m kvcache.measure speed`: run, print, save JSON and a page."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import figures, results
+from .contenders import CONTENDERS
+from .run import GROWTH_CONTENDERS, LAYER_CONTENDERS, MODEL_CONTENDERS, Level, Plan, Progress, growth, layer, run, small, tiny
+
+CONTEXTS = (1024, 4096, 16384)
+QUICK_CONTEXTS = (256, 1024)
+LEVELS = tuple(results.LEVELS)
+JSON_NAME, PAGE_NAME = "speed.json", "speed.html"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m kvcache.measure speed",
+        description="Time and bytes of a token for our caches and transformers' own: ratios from one run, medians of interleaved rounds.",
+    )
+    made.add_argument("--out", type=Path, default=Path("kvcache-speed"), help=f"folder for {JSON_NAME} and {PAGE_NAME} (default: %(default)s)")
+    made.add_argument("--contexts", type=int, nargs="+", metavar="N", help="tokens of context for the one layer (default: 1024 4096 16384)")
+    made.add_argument("--threads", type=int, nargs="+", metavar="N", help="numbers of threads (default: 1 2)")
+    made.add_argument("--levels", nargs="+", choices=LEVELS, default=LEVELS, help="what to measure (default: all)")
+    made.add_argument("--contenders", nargs="+", metavar="NAME", help=f"only these, beside upstream's DynamicCache; of {', '.join(CONTENDERS)}")
+    made.add_argument("--rounds", type=int, help="interleaved repeats of every step (default: 21)")
+    made.add_argument("--slow", action="store_true", help="also what must be compiled first, such as upstream's quanto")
+    made.add_argument("--quick", action="store_true", help="short contexts, few rounds, one thread: under a minute, to see that it works")
+    return made
+
+
+def plan_of(given: argparse.Namespace) -> Plan:
+    """The plan that the arguments ask for. Raises ValueError for contenders that nobody knows."""
+    threads = tuple(dict.fromkeys(given.threads or ([1] if given.quick else [1, 2])))
+    contexts = tuple(sorted(set(given.contexts or (QUICK_CONTEXTS if given.quick else CONTEXTS))))
+    made = {
+        "layer": [layer(heads, contexts, _chosen(given, LAYER_CONTENDERS)) for heads in ((8,) if given.quick else (8, 32))],
+        "tiny": [tiny((1024,) if given.quick else (8192,), _chosen(given, MODEL_CONTENDERS))],
+        "135m": [small((256,) if given.quick else (1024, 4096), _chosen(given, MODEL_CONTENDERS))],
+        "growth": [growth((256, 1024, 2048) if given.quick else (1024, 4096, 16384, 32768, 65536), threads[:1], _chosen(given, GROWTH_CONTENDERS))],
+    }  # fmt: skip
+    levels: list[Level] = [level for name in LEVELS if name in given.levels for level in made[name]]
+    rounds = given.rounds if given.rounds is not None else (5 if given.quick else 21)
+    return Plan(tuple(levels), threads, rounds, patient=not given.quick or given.slow, slow=given.slow)
+
+
+def _chosen(given: argparse.Namespace, usual: tuple[str, ...]) -> tuple[str, ...]:
+    return usual if given.contenders is None else tuple(given.contenders)
+
+
+def measure(plan: Plan, quick: bool = False) -> results.Report:
+    """Run the plan, with a line for every piece of work."""
+    report = results.Report(settings={"rounds": plan.rounds, "quick": quick, "slow": plan.slow, "threads": list(plan.threads)})
+    start, last = time.monotonic(), ""
+    for event in run(plan):
+        report.add(event)
+        line = _line(event)
+        if line and line != last:
+            print(f"[{time.monotonic() - start:6.1f} s] {line}", file=sys.stderr, flush=True)
+            last = line
+    report.settings["seconds"] = round(time.monotonic() - start, 1)
+    return report
+
+
+def _line(event: object) -> str:
+    if isinstance(event, Progress):
+        return f"{event.done + 1}/{event.total} {event.words}"
+    if isinstance(event, results.Row):
+        return f"    {event.label} at {event.context:,} tokens: {results.ms_text(event.seconds)} ms a token, {event.nbytes:,} bytes"
+    return f"    {event.label} at {event.context:,} tokens: not measured because {event.reason}"
+
+
+def save(report: results.Report, folder: Path) -> tuple[Path, Path]:
+    """Write both files, and say where."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / JSON_NAME, folder / PAGE_NAME
+    paths[0].write_text(report.to_json(), encoding="utf-8")
+    paths[1].write_text(figures.html(report), encoding="utf-8")
+    return paths
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    made = parser()
+    given = made.parse_args(arguments)
+    try:
+        plan = plan_of(given)
+        plan.check()
+    except ValueError as error:
+        made.error(str(error))
+    if given.out.exists() and not given.out.is_dir():
+        made.error(f"--out must be a folder, and {str(given.out)!r} is a file")
+    report = measure(plan, given.quick)
+    print(results.words(report))
+    paths = save(report, given.out)
+    print(f"\nsaved {paths[0]} and {paths[1]}")

@@ -1,0 +1,141 @@
+"""A report as Plotly figures and as one page that needs nothing else.
+
+A figure is a plain dict {"data": [...], "layout": {...}} whose colours are CSS variables, as in the playground, which
+resolves them when it draws; the page that is written to a file puts its own colours in their place.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from .results import COLUMNS, Report, Row, cells, left_out_words, title
+
+COLOURS = {
+    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-evicted)", "dynamic": "var(--kv-keys)", "static": "var(--kv-keys)",
+    "native": "var(--kv-residual)", "fused": "var(--kv-values)", "hqq": "var(--kv-scales)", "quanto": "var(--kv-state)",
+    "window": "var(--kv-text)", "sink": "var(--kv-text)",
+}  # fmt: skip
+DASHES = {
+    "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "native-8": "dot", "native-2": "dash",
+    "fused-8": "dot", "fused-2": "dash", "sink": "dash", "alone": "dot",
+}  # fmt: skip
+# The page's own colours in light, for a page that stands alone.
+LIGHT = {
+    "--kv-keys": "#4457e0", "--kv-values": "#10a393", "--kv-scales": "#e8a23d", "--kv-residual": "#8f63dd", "--kv-state": "#d9577a",
+    "--kv-evicted": "#a9b1c2", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
+}  # fmt: skip
+
+
+def ms_figure(rows: Sequence[Row]) -> dict:
+    """Milliseconds of one token against tokens of context, both axes logarithmic, one line per contender."""
+    return _figure(rows, lambda row: round(row.seconds * 1e3, 4), "ms a token", lambda ms: f"{ms:g}", "%{y:.3~g} ms")
+
+
+def bytes_figure(rows: Sequence[Row]) -> dict:
+    """Bytes of the cache against tokens of context, both axes logarithmic, one line per contender."""
+    return _figure(rows, lambda row: row.nbytes, "bytes of the cache", size_text, "%{y:.3~s}B")
+
+
+def _figure(rows: Sequence[Row], value: Callable[[Row], float], name: str, words: Callable[[float], str], hover: str) -> dict:
+    contexts = sorted({row.context for row in rows})
+    marks = ticks([value(row) for row in rows])
+    data = [_line([row for row in rows if row.contender == contender], value, hover) for contender in dict.fromkeys(row.contender for row in rows)]
+    layout = {
+        "margin": {"l": 58, "r": 14, "t": 18, "b": 44}, "hovermode": "closest",
+        "xaxis": {"type": "log", "title": {"text": "tokens of context", "standoff": 6}, "tickmode": "array", "tickvals": contexts,
+                  "ticktext": [short(context) for context in contexts]},
+        "yaxis": {"type": "log", "title": {"text": name, "standoff": 6}, "tickmode": "array", "tickvals": marks, "ticktext": list(map(words, marks))},
+    }  # fmt: skip
+    return {"data": data, "layout": layout}
+
+
+def _line(rows: Sequence[Row], value: Callable[[Row], float], hover: str) -> dict:
+    rows = sorted(rows, key=lambda row: row.context)
+    first = rows[0]
+    colour = COLOURS.get(first.contender.split("-")[0], "var(--kv-text)")
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": first.label, "x": [row.context for row in rows], "y": [value(row) for row in rows],
+        "line": {"color": colour, "width": 2, "dash": DASHES.get(first.contender, "solid")}, "marker": {"size": 7},
+        "hovertemplate": f"{first.label}, %{{x:,}} tokens: {hover}<extra></extra>",
+    }  # fmt: skip
+
+
+def ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers around these values for a logarithmic axis: 1, 2, 5, 10, or powers of ten alone where they span many."""
+    values = [value for value in values if value > 0] or [1.0]
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if last - first <= 3 else (1,)
+    marks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    return [mark for mark in marks if min(values) / 2.5 <= mark <= max(values) * 2.5]
+
+
+def size_text(nbytes: float) -> str:
+    """A size on an axis: 200 kB, 5 MB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:g} {unit}"
+    return f"{nbytes:g} B"
+
+
+def short(tokens: int) -> str:
+    """Tokens as an axis shows them: 512, 1k, 16k."""
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else f"{tokens:,}"
+
+
+# -- a page of its own -------------------------------------------------------------------------------------------------
+
+STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; color: #1b2130; background: #f6f7fa; margin: 0 auto; max-width: 1180px; padding: 16px; }
+section { background: #fff; border: 1px solid #e3e6ed; border-radius: 12px; padding: 14px 16px; margin: 16px 0; }
+h1 { font-size: 20px; } h2 { font-size: 15px; margin: 0; } p, li { color: #5b6477; max-width: 100ch; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 12px; } .chart { height: 360px; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 12.5px; font-variant-numeric: tabular-nums; }
+th, td { padding: 4px 8px; text-align: right; font-weight: 400; white-space: nowrap; border-top: 1px solid #e3e6ed; }
+thead th { color: #5b6477; border: 0; } tr > :first-child { text-align: left; font-weight: 600; }
+"""
+NOTES = (
+    "ms/token: the median step of interleaved rounds plus the share of work that comes once in many tokens (a flush, a growing buffer's copy).",
+    "vs upstream: how many tokens are made, and how many bytes held, beside transformers' DynamicCache in the same place of the same run.",
+    "update us: the cache's update alone. allocated in a step: by torch; what numba or numpy allocate is not counted.",
+)
+
+
+def html(report: Report) -> str:
+    """The whole report as one HTML file with plotly.js inside: no network, no other file."""
+    from plotly.offline import get_plotlyjs  # the library itself draws nothing
+
+    sections = "".join(_section(report, n, *group) for n, group in enumerate(report.groups()))
+    left_out = "".join(f"<li>{escape(each)}</li>" for each in left_out_words(report))
+    missing = f"<section><h2>Not measured</h2><ul>{left_out}</ul></section>" if left_out else ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in NOTES)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>KV cache speed</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
+        f"<h1>KV caches: time and bytes of a token</h1><p>{escape(report.where())}</p>{notes}{sections}{missing}</body></html>"
+    )
+
+
+def _section(report: Report, number: int, level: str, heads: int, threads: int) -> str:
+    rows = report.find(level=level, query_heads=heads, threads=threads)
+    charts = "".join(_chart(f"chart-{number}-{n}", figure) for n, figure in enumerate((ms_figure(rows), bytes_figure(rows))))
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in COLUMNS)
+    body = "".join(_table_row(cells(report, row)) for row in sorted(rows, key=lambda row: row.context))
+    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<section><h2>{escape(title(level, heads, threads))}</h2><div class="charts">{charts}</div>{table}</section>'
+
+
+def _table_row(texts: Sequence[str]) -> str:
+    first, *rest = texts
+    return f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(text)}</td>" for text in rest)}</tr>'
+
+
+def _chart(name: str, figure: dict) -> str:
+    layout = figure["layout"] | {"showlegend": True, "legend": {"orientation": "h", "y": -0.18}, "paper_bgcolor": "#fff", "plot_bgcolor": "#fff"}
+    for axis in ("xaxis", "yaxis"):
+        layout[axis] = layout[axis] | {"gridcolor": "var(--kv-grid)"}
+    text = json.dumps({"data": figure["data"], "layout": layout}).replace("</", "<\\/")
+    for variable, colour in LIGHT.items():
+        text = text.replace(f"var({variable})", colour)
+    draw = f"const f = {text}; Plotly.newPlot('{name}', f.data, f.layout, {{responsive: true, displaylogo: false}});"
+    return f'<div class="chart" id="{name}"></div><script>{{ {draw} }}</script>'

@@ -1,0 +1,147 @@
+"""One contender on a rig: its cache, filled to a context, and the times of its steps.
+
+A step comes once in a round, after all other contenders have had theirs, so that it finds the processor's caches as it
+would between the other layers of a model, and a noisy moment hits all alike. Work that comes once in many tokens, a flush
+or a growing buffer's copy, is left out of the median, timed for itself, and spread over the tokens between two.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from transformers import cache_utils
+
+from ..caches.dynamic import GrowingLayer
+from ..caches.quantized import QuantizedLayer
+from ..layer import T, capacity_for
+from ..memory import measure_memory
+from .contenders import Contender
+from .rigs import ModelRig, Step
+
+UPDATES = 20  # timed for themselves, in a row
+UPDATE_SECONDS = 0.25  # and no longer than about this
+OFTEN = 128  # tokens between two flushes of upstream's caches; buffers grow less often when they are long
+ROOM = 512  # tokens that all steps together may add to a context
+
+
+@dataclass(frozen=True)
+class Times:
+    """Median of repeats in seconds, and how far they spread: the lower and the upper quartile."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Times":
+        low, median, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
+        return cls(median, low, high, len(seconds))
+
+
+@dataclass(frozen=True)
+class Rare:
+    """Work that comes once `every` so many tokens, in seconds beyond a usual step."""
+
+    seconds: float
+    every: int
+
+    @property
+    def a_token(self) -> float:
+        return self.seconds / self.every
+
+
+class Runner:
+    """A contender's cache on a rig. Making one raises whatever the contender raises."""
+
+    def __init__(self, rig: ModelRig, contender: Contender, context: int):
+        self.rig, self.contender, self.context = rig, contender, context
+        try:
+            self.cache = contender.make(rig.model, context + ROOM)
+            self.attention = rig.model.config._attn_implementation  # a cache may bring its own
+        finally:
+            rig.use(rig.plain_attention)
+        rig.fill(self.cache, context)
+        self.nbytes = measure_memory(self.cache).total
+        self.steps: list[Step] = []
+
+    def begin(self) -> None:
+        """Forget the times so far, as for another number of threads; the first step is a warm-up."""
+        self.step()
+        self.steps = []
+
+    def step(self) -> Step:
+        """One step; kept for `times` unless rare work fell into it."""
+        rare = rare_work(self.cache)
+        self.rig.use(self.attention)
+        try:
+            step = self.rig.step(self.cache)
+        finally:
+            self.rig.use(self.rig.plain_attention)
+        if rare is None or rare[0] > 0:
+            self.steps.append(step)
+        return step
+
+    def times(self) -> Times:
+        return Times.of([step.seconds for step in self.steps])
+
+    def update_times(self) -> Times | None:
+        """Times of updates alone, in a row; None where they cannot be told apart from the step."""
+        if self.steps[0].update is None:
+            return None
+        seconds, key, value = [], self.rig.key, self.rig.value
+        while len(seconds) < UPDATES and sum(seconds) < UPDATE_SECONDS:
+            rare = rare_work(self.cache)
+            start = time.perf_counter()
+            self.cache.update(key, value, 0)
+            taken = time.perf_counter() - start
+            if rare is None or rare[0] > 0:
+                seconds.append(taken)
+        return Times.of(seconds)
+
+    def allocated(self) -> int:
+        """Bytes that torch allocates during one step, whether or not they are freed within it."""
+        rare = rare_work(self.cache)
+        if rare is not None and rare[0] == 0:
+            self.step()
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes a line to stderr whenever it starts
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+            self.step()
+        events = record.profiler.kineto_results.events()
+        return sum(event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0)
+
+    def rare(self, usual: float) -> Rare | None:
+        """The next rare work, beyond a `usual` step of so many seconds: the median of three where they come fast and often."""
+        work, seconds = rare_work(self.cache), []
+        if work is None:
+            return None
+        repeats = 3 if work[1] <= OFTEN else 1
+        while len(seconds) < repeats and sum(seconds) < UPDATE_SECONDS:
+            seconds.append(self._next_rare())
+        return Rare(max(0.0, statistics.median(seconds) - usual), work[1])
+
+    def _next_rare(self) -> float:
+        """Seconds of the next step that has rare work in it; the tokens up to it are fed at once."""
+        until = rare_work(self.cache)[0]
+        if until:
+            self.rig.fill(self.cache, until)
+        return self.step().seconds
+
+
+def rare_work(cache: transformers.Cache) -> tuple[int, int] | None:
+    """(tokens that still come without it, tokens between two) of a cache that flushes or grows; None for the others."""
+    layer = cache.layers[0]
+    if isinstance(layer, cache_utils.QuantizedLayer):
+        held = layer.keys.shape[T] if layer.keys.dim() == 4 else 0
+        return max(0, layer.residual_length - 1 - held), layer.residual_length
+    if isinstance(layer, QuantizedLayer):
+        return layer.residual_length + layer.block - 1 - (layer.seen - layer.quantized), layer.block
+    if isinstance(layer, GrowingLayer):
+        rows = layer.key_rows
+        capacity = rows.data.shape[T]
+        return capacity - rows.stop, capacity_for(capacity + 1) - capacity
+    return None

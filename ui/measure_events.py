@@ -1,0 +1,110 @@
+"""The Measure tab's wiring: run the benchmark of kvcache.speed at sizes that a visitor can wait for."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import gradio as gr
+import torch
+
+from kvcache.speed import run as speed
+from kvcache.speed.contenders import CONTENDERS, REFERENCE
+from kvcache.speed.results import Report
+
+from . import fragments, layout, measure_view
+from .events import MODEL_QUEUE, key_of
+from .layout import MeasureTab
+from .pump import batches
+from .state import Registry, Session
+
+ROUNDS = 11
+PAINT_SECONDS = 0.4  # seldom: painting takes time from what is being timed
+LEVELS = {"layer": ("One attention layer", lambda contexts, names: speed.layer(8, contexts, names)),
+          "tiny": ("A tiny Llama of 4 layers", speed.tiny)}
+CONTEXTS = (("1k", 1024), ("4k", 4096), ("16k", 16384))
+CHOSEN = ("dynamic", "native-4", "fused-4", "fused-2", "window")
+
+
+def offered() -> list[tuple[str, str]]:
+    """(label, name) of the contenders on offer: ours that can be had, and upstream's, which say for themselves why not."""
+    return [(each.label, name) for name, each in CONTENDERS.items()
+            if name not in (REFERENCE, "static") and not (each.side == "ours" and each.why_not())]
+
+
+def make_tab() -> MeasureTab:
+    """The tab's widgets, where it is called."""
+    caches = offered()
+    names = {name for _, name in caches}
+    return layout.measure_tab([(words, name) for name, (words, _) in LEVELS.items()], CONTEXTS, caches,
+                              chosen_contexts=(1024, 4096), chosen_caches=[name for name in CHOSEN if name in names])
+
+
+def read_plan(tab: MeasureTab, values: Mapping) -> speed.Plan:
+    """What the form asks for. Raises ValueError where nothing is chosen."""
+    names, contexts = tuple(values[tab.caches]), tuple(sorted(values[tab.contexts]))
+    if not names:
+        raise ValueError("choose at least one cache to put beside upstream's")
+    plan = speed.Plan((LEVELS[values[tab.level]][1](contexts, names),), (torch.get_num_threads(),), ROUNDS, patient=False, allocations=False)
+    plan.check()
+    return plan
+
+
+def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict]:
+    """Run and paint: the bar twice a second, table and charts after each context."""
+    session.stop.clear()
+    try:
+        plan = read_plan(tab, values)
+        events = speed.run(plan, session.stop.is_set)
+    except ValueError as error:
+        yield {tab.notice: fragments.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error")}
+        return
+    report = Report(settings={"rounds": plan.rounds})
+    session.busy = True
+    sentence = ""
+    try:
+        yield {tab.notice: "", tab.run: gr.update(interactive=False), tab.stop: gr.update(visible=True), tab.downloads: ""}
+        yield from _paint(tab, session, report, events)
+        sentence = "Stopped: what was measured by then stands below." if session.stop.is_set() else ""
+    except Exception as error:
+        sentence = f"The measurement broke off: {error}"
+    finally:
+        session.busy = False
+    yield {tab.notice: fragments.notice(sentence, "info"), tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report)}
+
+
+def _paint(tab: MeasureTab, session: Session, report: Report, events: Iterator) -> Iterator[dict]:
+    for batch in batches(events, session.stop, PAINT_SECONDS):
+        before = len(report.rows)
+        for event in batch:
+            report.add(event)
+        latest = next((event for event in reversed(batch) if isinstance(event, speed.Progress)), None)
+        frame = {tab.progress: measure_view.progress_html(latest)} if latest else {}
+        yield frame | (_results(tab, report) if len(report.rows) > before else {})
+
+
+def _results(tab: MeasureTab, report: Report) -> dict:
+    if not report.rows:
+        return {tab.table: measure_view.table_html(report)} if report.left_out else {}
+    return {tab.table: measure_view.table_html(report), tab.downloads: measure_view.downloads_html(report),
+            tab.time: measure_view.time_chart(report.rows), tab.size: measure_view.size_chart(report.rows)}
+
+
+def _buttons_at_rest(tab: MeasureTab) -> dict:
+    return {tab.run: gr.update(interactive=True), tab.stop: gr.update(visible=False)}
+
+
+def wire_measure(tab: MeasureTab, registry: Registry) -> None:
+    """Connect the Measure tab. It stands in the models' queue: while it runs, nobody else computes, and its times are its own."""
+    painted = [tab.notice, tab.progress, tab.run, tab.stop, tab.table, tab.downloads, tab.time, tab.size]
+    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.progress],
+               "api_visibility": "private"}
+
+    def start(values, request: gr.Request):
+        yield from measure(tab, registry.get(key_of(request)), values)
+
+    def stop(request: gr.Request):
+        session = registry.find(key_of(request))
+        if session:
+            session.stop.set()
+
+    tab.run.click(start, tab.inputs, painted, **compute)
+    tab.stop.click(stop, None, None, queue=False, show_progress="hidden", api_visibility="private")
