@@ -176,7 +176,7 @@ def _rig_table(report: results.Report, level: str, heads: int) -> str:
     rows = report.find(level=level, query_heads=heads)
     contexts, threads = sorted({row.context for row in rows}), sorted({row.threads for row in rows})
     head = ["", *(f"ms at {context:,}" for context in contexts)]
-    head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "vs upstream"]
+    head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "times smaller"]
     title = f"**{results.title(level, heads)}**; ratios and bytes at {contexts[-1]:,} tokens:"
     lines = [_speed_line(report, [row for row in rows if row.contender == name], contexts, threads) for name in dict.fromkeys(row.contender for row in rows)]
     table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
@@ -188,7 +188,7 @@ def _speed_line(report: results.Report, rows: list[results.Row], contexts: list[
     ms = [results.ms_text(at[context, threads[0]].seconds) if (context, threads[0]) in at else "-" for context in contexts]
     last = [at.get((contexts[-1], count)) for count in threads]
     ratios = [results.ratio_text(report.times_faster(row)) if row else "-" for row in last]
-    size = [f"{last[0].nbytes:,}", f"{results.ratio_text(report.times_smaller(last[0]))} smaller"] if last[0] else ["-", "-"]
+    size = [f"{last[0].nbytes:,}", results.ratio_text(report.times_smaller(last[0]))] if last[0] else ["-", "-"]
     return [rows[0].label, *ms, *ratios, *size]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -280,6 +281,11 @@ def test_the_readmes_table_comes_from_the_json(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "README.md").read_text()
     assert "| Native 4-bit, decoded | 5.00 | - | - | - | - |" in text and "old" not in text and text.startswith("a\n") and text.endswith("\nb")
     assert "A quick run" not in text
+
+
+def test_the_readme_has_a_place_for_the_table():
+    text = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    assert "\npython -m kvcache.measure speed\n" in text and "| a |" in report.put(text, "speed", "| a |")
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------
