@@ -105,8 +105,9 @@ def unpack(packed: torch.Tensor, nbits: int) -> torch.Tensor:
 
 def native(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Uniform levels from the group's minimum to its maximum, both as float16 will hold them."""
-    minimum = grouped.amin(-1, keepdim=True).half().float()
-    scale = ((grouped.amax(-1, keepdim=True) - minimum) / (2**nbits - 1)).half().float()
+    low, high = torch.aminmax(grouped, dim=-1, keepdim=True)
+    minimum = low.half().float()
+    scale = ((high - minimum) / (2**nbits - 1)).half().float()
     return _codes(grouped, scale, minimum, nbits), scale, minimum
 
 
@@ -136,7 +137,7 @@ def _hqq_rows(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nbits: int) -> torch.Tensor:
-    steps = (grouped - minimum) / scale.clamp_min(torch.finfo(torch.float16).tiny)
+    steps = (grouped - minimum).div_(scale.clamp_min(torch.finfo(torch.float16).tiny))
     return steps.round_().clamp_(0, 2**nbits - 1).to(torch.uint8)
 
 
