@@ -10,6 +10,7 @@ from ..cache import Cache, build_layers, decoder_config, layer_types
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter, all_but
 from ..layer import D, Layer, T, capacity_for
+from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape
 from ..quantize import QUANTIZERS, Encoded, Scheme
 from .dynamic import windowed
@@ -17,6 +18,7 @@ from .sliding_window import WINDOWED_TYPES
 
 PACKAGES = {"hqq": "hqq", "quanto": "optimum.quanto"}
 GROUPS = (32, 64, 128)
+ATTENTION = ("auto", "fused", "decode")
 
 
 class QuantizedLayer(Layer):
@@ -48,8 +50,10 @@ class QuantizedLayer(Layer):
         axis_key: int | str = "auto",
         axis_value: int | str = "auto",
         compute_dtype: torch.dtype = torch.float32,
+        attention: str = "auto",
     ):
         super().__init__()
+        self.attention = attention
         self.backend, self.nbits, self.compute_dtype = backend, nbits, compute_dtype
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
         self.axes = {"key": grouping(backend, axis_key, "channel"), "value": grouping(backend, axis_value, "token")}
@@ -74,14 +78,17 @@ class QuantizedLayer(Layer):
         return len(self.key_codes)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, H, n, D]; return all tokens [B, H, seen, D], the quantised ones decoded, the others as they came."""
+        """Append [B, H, n, D]; return all tokens [B, H, seen, D], the quantised ones decoded, the others as they came.
+
+        For a single token that may be `PackedStates`, which decode when anything but attention touches them.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._flush()
         self.key_residual.append(key_states)
         self.value_residual.append(value_states)
         self.seen += key_states.shape[T]
-        attended = self.keys, self.values
+        attended = (self._side("key"), self._side("value")) if self._reads_packed(key_states) else (self.keys, self.values)
         if not self.record_past:
             self._flush()
         return attended
@@ -92,6 +99,17 @@ class QuantizedLayer(Layer):
 
     def trim(self) -> None:
         self._flush()
+
+    def _reads_packed(self, key_states: torch.Tensor) -> bool:
+        if key_states.shape[T] > 1 or not self.quantized or self.attention == "decode" or key_states.requires_grad:
+            return False
+        known = key_states.device.type == "cpu" and self.compute_dtype == torch.float32
+        return known and readable(self._scheme("key"), self._scheme("value"), self.block) and LOOPS.ready(wait=self.attention == "fused")
+
+    def _side(self, side: str) -> PackedStates:
+        residual = getattr(self, f"{side}_residual")
+        encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in ("codes", "scales", "minima", "gains")))
+        return PackedStates(Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop))
 
     def _flush(self) -> None:
         tokens = (len(self.key_residual) - self.residual_length) // self.block * self.block
@@ -179,11 +197,11 @@ class QuantizedCache(Cache):
     append-only. `axis_key`, `axis_value`: group "channel" (one channel over the tokens of a block), "token"
     (neighbouring channels of a token) or the backend's own number for it; "auto" is channel for keys, token for
     values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `compute_dtype`:
-    what decoded tensors are rounded to. `cache_config` says all that instead. Lossy once seen >= residual_length +
-    q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see unrounded the block that is
-    rounded while they come: what is held after each round is the same, the text may differ from plain decoding's.
-    With a model `config`, windows that the model has itself stay in full precision; without one every
-    layer is quantised. Raises ValueError on values that cannot be held.
+    what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
+    token, CPU, 8, 4 or 2 bits, auto axes), after seconds of compiling on its first use on a machine; "auto" does so
+    once a thread beside has compiled; "decode" never does. `cache_config` says all but `attention` instead. Lossy once
+    seen >= residual_length + q_group_size. With a model `config`, windows that the model has itself stay in full
+    precision; without one every layer is quantised. Raises ValueError on values that cannot be held.
     """
 
     name = "quantized"
@@ -200,6 +218,7 @@ class QuantizedCache(Cache):
         compute_dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         *,
+        attention: str = "auto",
         cache_config: QuantizedCacheConfig | dict | None = None,
     ):
         if isinstance(config, QuantizedCacheConfig):  # as 4.48 had it: QuantizedCache(cache_config)
@@ -210,11 +229,13 @@ class QuantizedCache(Cache):
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
             _refuse_both(given)
-        super().__init__(*_layers(config, cache_config or given))
+        super().__init__(*_layers(config, cache_config or given, attention))
 
 
 class QuantoQuantizedCache(QuantizedCache):
     """QuantizedCache as quanto chooses its scales: 4 or 2 bits, axis 0 (per token) or -1 (per channel)."""
+
+    name = "quanto"
 
     def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
         super().__init__(config, cache_config=_for_backend("quanto", cache_config))
@@ -222,6 +243,8 @@ class QuantoQuantizedCache(QuantizedCache):
 
 class HQQQuantizedCache(QuantizedCache):
     """QuantizedCache as HQQ chooses its scales: 8, 4, 3, 2 or 1 bits, axis 0 (per channel) or 1 (per token)."""
+
+    name = "hqq"
 
     def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
         super().__init__(config, cache_config=_for_backend("hqq", cache_config))
@@ -240,10 +263,10 @@ def _refuse_both(given: QuantizedCacheConfig) -> None:
         raise ValueError(f"QuantizedCache was given cache_config and also {', '.join(both)}; put everything into cache_config")
 
 
-def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig) -> tuple:
+def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, attention: str) -> tuple:
     """The layers of a model's config, or None and what makes each layer, once it is known that they can be."""
     config = None if config is None else decoder_config(config)
-    reason = (misfit(config) if config else None) or _missing(settings.backend)
+    reason = (misfit(config) if config else None) or _missing(settings.backend) or why_not_attention(attention, settings.nbits)
     if reason:
         raise ValueError(f"QuantizedCache: {reason}")
     make = functools.partial(
@@ -255,6 +278,7 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig) -> 
         axis_key=settings.axis_key,
         axis_value=settings.axis_value,
         compute_dtype=settings.compute_dtype,
+        attention=attention,
     )
     table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
     return (build_layers(config, table), None) if config else (None, make)
@@ -270,6 +294,12 @@ def why_not_packed(head_dim: int) -> str | None:
     return f"head_dim {head_dim} is not a multiple of 8, which packing needs" if head_dim % 8 else None
 
 
+def why_not_attention(attention: str, nbits: int) -> str | None:
+    if attention not in ATTENTION:
+        return f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}"
+    return why_not(nbits) if attention == "fused" else None
+
+
 def _value_dim(config: PreTrainedConfig) -> int:
     return getattr(config, "v_head_dim", None) or getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
@@ -282,7 +312,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
 
 
 def _broken(config: PreTrainedConfig, parameters) -> str | None:
-    return why_not_nbits(parameters["backend"], parameters["nbits"])
+    return why_not_nbits(parameters["backend"], parameters["nbits"]) or why_not_attention(parameters["attention"], parameters["nbits"])
 
 
 @functools.cache
@@ -326,6 +356,7 @@ ENTRY = Entry(
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
         Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS),
         Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS),
+        Parameter("attention", "Attention", "choice", "auto", "Fused reads the codes as they are; decode turns them into floats for every token.", choices=ATTENTION),
     ),
     lossy=True,
     can=all_but("compile", "export"),

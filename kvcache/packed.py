@@ -1,0 +1,222 @@
+"""Attention of one token straight over packed codes: nothing is decoded into memory, each byte is read once.
+
+For a block of keys with one scale and minimum a channel, q . k = sum_d (q_d scale_d) code_d + q . minimum: scales are folded
+into the query once a block, and the loop over tokens multiplies small integers. Values fold theirs into the attention
+weights. Source of the grouping: KIVI, Liu et al. 2024, arXiv 2402.02750.
+
+A quantised layer returns `PackedStates`, which are tensors to every model: scaled_dot_product_attention on them runs here,
+and anything else that is done with them decodes them first, so that no model can read them wrongly.
+"""
+
+import functools
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import tree_map
+
+from .quantize import Encoded, Scheme
+
+log = logging.getLogger(__name__)
+
+NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
+FOURS = 4  # the loops take that many tokens at a time
+ENOUGH = 1 << 18  # key elements below which a second thread costs more than it brings
+
+
+@dataclass(frozen=True)
+class Side:
+    """Keys or values of one layer at one moment: `packed` tokens as codes, and residual rows start to stop.
+
+    Buffers come at full capacity [B, H, capacity, width]. Good until the layer's next update.
+    """
+
+    scheme: Scheme
+    block: int
+    packed: int
+    encoded: Encoded
+    residual: torch.Tensor
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, _, dim = self.residual.shape
+        return batch, heads, self.packed + self.stop - self.start, dim
+
+    def dense(self) -> torch.Tensor:
+        """All tokens [B, H, T, D], decoded."""
+        rows = self.packed // self.scheme.group if self.scheme.axis == "channel" else self.packed
+        counts = (self.packed, rows, rows, self.packed // self.block)
+        parts = (self.encoded.codes, self.encoded.scales, self.encoded.minima, self.encoded.gains)
+        encoded = Encoded(*(part[:, :, :count] for part, count in zip(parts, counts)))
+        return torch.cat([self.scheme.decode(encoded, self.block, self.residual.dtype), self.residual[:, :, self.start : self.stop]], dim=2)
+
+    def arrays(self) -> tuple:
+        """Codes, scales, minima, gains and residual as numpy arrays [B H, capacity, width], float16 as its bits."""
+        e = self.encoded
+        parts = (e.codes, e.scales.view(torch.uint16), e.minima.view(torch.uint16), e.gains, self.residual.float())
+        return tuple(part.flatten(0, 1).numpy() for part in parts)
+
+
+class PackedStates(torch.Tensor):
+    """Keys or values [B, H, T, D] that are decoded when they are touched, unless attention reads them packed."""
+
+    side: Side
+
+    @staticmethod
+    def __new__(cls, side: Side) -> "PackedStates":
+        self = torch.Tensor._make_wrapper_subclass(cls, side.shape, dtype=side.residual.dtype, device=side.residual.device)
+        self.side = side
+        return self
+
+    def __repr__(self, *args, **kwargs) -> str:
+        return f"PackedStates(shape={self.side.shape}, nbits={self.side.scheme.nbits}, packed={self.side.packed})"
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        attended = attend(*args, **kwargs) if func is torch.nn.functional.scaled_dot_product_attention else None
+        return func(*tree_map(_dense, args), **tree_map(_dense, kwargs)) if attended is None else attended
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*tree_map(_dense, args), **tree_map(_dense, kwargs or {}))
+
+
+METADATA = frozenset([torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.size, torch.Tensor.dim])
+
+
+def _dense(value):
+    return value.side.dense() if isinstance(value, PackedStates) else value
+
+
+def why_not(nbits: int) -> str | None:
+    """Why codes of this width cannot be attended to packed, on this machine, or None."""
+    if nbits not in NBITS:
+        return f"attention over packed codes reads 8, 4 or 2 bits, not {nbits}"
+    try:
+        import numba  # noqa: F401
+    except Exception as error:  # missing, or whatever a broken installation raises
+        return f"attention over packed codes needs numba: {type(error).__name__}: {error}"
+    return None
+
+
+def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
+    """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of fours?"""
+    known = scheme_key.axis == "channel" and scheme_value.axis == "token" and scheme_key.group == block
+    return known and block % FOURS == 0 and scheme_key.nbits in NBITS
+
+
+class _Loops:
+    """The compiled loops: seconds the first time on a machine, then read from disk."""
+
+    def __init__(self) -> None:
+        self.run = self.reason = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def ready(self, wait: bool) -> bool:
+        """Can they be used? Compiles in a thread beside; `wait` for it, or say no until it is done."""
+        if self.run is None and self.reason is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._compile, name="kvcache-packed")
+                    self._thread.start()
+            if wait:
+                self._thread.join()
+        return self.run is not None
+
+    def _compile(self) -> None:
+        try:
+            from .packed_numba import attend_heads
+
+            self._try(attend_heads)
+            self.run = attend_heads
+        except Exception as error:  # whatever a broken installation raises is the answer
+            self.reason = f"{type(error).__name__}: {error}"
+            log.warning("attention over packed codes is unavailable (%s); caches decode instead", self.reason)
+
+    def _try(self, attend_heads) -> None:
+        """Compile on a small example, and compare."""
+        from .quantize import native
+
+        generator = torch.Generator().manual_seed(0)
+        query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 40, 40))
+        sides = []
+        for axis, states in (("channel", keys), ("token", values)):
+            scheme = Scheme(4, axis, 32, native)
+            sides.append(Side(scheme, 32, 32, scheme.encode(states[:, :, :32]), states, 32, 40))
+        found = _run(attend_heads, query, *sides, None, 32**-0.5)
+        expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
+        worst = (found - expected).abs().max().item()
+        if not worst < 1e-4:
+            raise RuntimeError(f"its self-test is off by {worst:.1e}")
+
+
+LOOPS = _Loops()
+
+
+def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor | None:
+    """scaled_dot_product_attention for one token over packed keys and values; None where that needs decoding first.
+
+    query [B, Hq, 1, D], or [B, H, Hq / H, D] as transformers packs grouped heads; returns the query's shape with the values' D.
+    """
+    packed = isinstance(key, PackedStates) and isinstance(value, PackedStates)
+    if not packed or is_causal or dropout_p or isinstance(query, PackedStates) or not LOOPS.ready(wait=True):
+        return None
+    heads, tokens = key.side.shape[1:3]
+    one_token = query.shape[2] == 1 or query.shape[1] == heads
+    plain_mask = attn_mask is None or attn_mask.dim() == 4 and attn_mask.shape[1:] == (1, 1, tokens)
+    if not one_token or not plain_mask or (torch.is_grad_enabled() and query.requires_grad):
+        return None
+    return _run(LOOPS.run, query, key.side, value.side, attn_mask, query.shape[3] ** -0.5 if scale is None else scale)
+
+
+def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+    batch, heads, _, dim = key.shape
+    count = batch * heads
+    queries = (query.detach().float() * scale).reshape(count, -1, dim).numpy()
+    *keys, key_residual = key.arrays()
+    *values, value_residual = value.arrays()
+    out = torch.empty(count, queries.shape[1], value.shape[3])
+    fixed = (queries, *keys, *values, key_residual, value_residual, _bias(mask, batch), _halves(), key.scheme.nbits, key.block)
+    counts = (key.packed, key.start, key.stop)
+    threads = min(torch.get_num_threads(), count) if count * key.packed * dim > ENOUGH else 1
+    bounds = [count * i // threads for i in range(threads + 1)]
+    work = [(*fixed, *counts, first, last, out.numpy()) for first, last in zip(bounds, bounds[1:])]
+    others = [_pool().submit(attend_heads, *arguments) for arguments in work[1:]]
+    attend_heads(*work[0])
+    for other in others:
+        other.result()
+    return out.view(*query.shape[:3], -1).to(query.dtype)
+
+
+def _bias(mask: torch.Tensor | None, batch: int):
+    """[batch, tokens] to add to the scores, or [0, 0] for nothing to add."""
+    if mask is None:
+        return _nothing()
+    row = mask[:, 0, 0]
+    row = torch.where(row, 0.0, torch.finfo(torch.float32).min) if row.dtype == torch.bool else row.float()
+    return row.expand(batch, -1).contiguous().numpy()
+
+
+@functools.cache
+def _nothing():
+    return torch.empty(0, 0).numpy()
+
+
+@functools.cache
+def _halves():
+    """The float32 of every float16, by its bits."""
+    return torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16).float().numpy()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(64, thread_name_prefix="kvcache-packed")

@@ -1,0 +1,202 @@
+"""Attention straight over packed codes equals decoding first, and whatever else touches packed tensors gets decoded ones."""
+
+import pytest
+import torch
+from architectures import model_of, token_ids
+
+import kvcache
+from kvcache import packed
+from kvcache.caches.quantized import QuantizedLayer
+
+CLOSE = dict(atol=2e-5, rtol=1e-4)
+SDPA = torch.nn.functional.scaled_dot_product_attention
+
+
+def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40, attention="fused", backend="native", value_dim=None):
+    """A layer that has seen `tokens`, and what its next update returned."""
+    layer = QuantizedLayer(backend, nbits, block, residual, attention=attention)
+    generator = torch.Generator().manual_seed(tokens + dim)
+    states = [torch.randn(batch, heads, tokens + 1, d, generator=generator) for d in (dim, value_dim or dim)]
+    layer.update(*(s[:, :, :tokens] for s in states))
+    return layer, layer.update(*(s[:, :, tokens:] for s in states))
+
+
+def queries(batch, heads, dim, tokens=1):
+    return torch.randn(batch, heads, tokens, dim, generator=torch.Generator().manual_seed(dim))
+
+
+def dense(states):
+    assert all(isinstance(s, packed.PackedStates) for s in states), "these should have stayed packed"
+    return [s.side.dense() for s in states]
+
+
+@pytest.mark.parametrize("nbits", [8, 4, 2])
+@pytest.mark.parametrize("dim", [8, 32, 64, 80, 96, 128, 256])
+def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim):
+    _, states = filled(nbits, dim)
+    for groups in (1, 2, 3, 8):
+        query = queries(2, 3 * groups, dim)
+        grouped = dict(enable_gqa=True) if groups > 1 else {}
+        torch.testing.assert_close(SDPA(query, *states, **grouped), SDPA(query, *dense(states), **grouped), **CLOSE)
+
+
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
+@pytest.mark.parametrize("tokens", [129, 191, 700])
+def test_every_block_size_and_length(block, tokens):
+    _, states = filled(block=block, tokens=tokens, residual=0)
+    query = queries(2, 3, 64)
+    torch.testing.assert_close(SDPA(query, *states, scale=0.3), SDPA(query, *dense(states), scale=0.3), **CLOSE)
+
+
+@pytest.mark.parametrize("backend", ["hqq", "quanto"])
+def test_other_backends_codes_are_read_too(backend):
+    _, states = filled(backend=backend)
+    torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
+
+
+def test_keys_and_values_of_different_widths():
+    _, states = filled(dim=96, value_dim=64)
+    torch.testing.assert_close(SDPA(queries(2, 3, 96), *states), SDPA(queries(2, 3, 96), *dense(states)), **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "one row"])
+def test_masked_tokens_take_no_part(kind):
+    _, states = filled()
+    keep = torch.ones(2, 1, 1, 151, dtype=torch.bool)
+    keep[0, ..., :70] = False
+    mask = {"bool": keep, "float": torch.where(keep, 0.0, torch.finfo(torch.float32).min), "one row": keep[:1]}[kind]
+    for query in (queries(2, 3, 64), queries(2, 3, 64, tokens=2)):  # two query heads to a head, as transformers packs them
+        torch.testing.assert_close(SDPA(query, *states, attn_mask=mask), SDPA(query, *dense(states), attn_mask=mask), **CLOSE)
+
+
+def test_huge_and_tiny_scores_stay_finite():
+    for factor in (1e-30, 1e4, 1e18):
+        _, states = filled()
+        query = queries(2, 3, 64) * factor
+        torch.testing.assert_close(SDPA(query, *states), SDPA(query, *dense(states)), **CLOSE)
+
+
+def test_threads_share_the_heads_and_change_nothing(monkeypatch):
+    _, states = filled(heads=5)
+    query, alone = queries(2, 5, 64), None
+    monkeypatch.setattr(packed, "ENOUGH", 0)
+    for threads in (1, 3, 64):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        found = SDPA(query, *states)
+        alone = found if alone is None else alone
+        assert torch.equal(found, alone)
+
+
+def test_a_row_does_not_depend_on_other_rows():
+    _, states = filled()
+    query = queries(2, 3, 64)
+    layer = QuantizedLayer("native", 4, 32, 40, attention="fused")
+    generator = torch.Generator().manual_seed(150 + 64)
+    full = [torch.randn(2, 3, 151, 64, generator=generator)[:1] for _ in range(2)]
+    layer.update(*(s[:, :, :150] for s in full))
+    alone = layer.update(*(s[:, :, 150:] for s in full))
+    assert torch.equal(SDPA(query[:1], *alone), SDPA(query, *states)[:1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models_are_read_in_float32_inside(dtype):
+    layer = QuantizedLayer("native", 4, 32, 40, attention="fused")
+    layer.update(torch.randn(1, 2, 100, 64).to(dtype), torch.randn(1, 2, 100, 64).to(dtype))
+    states = layer.update(torch.randn(1, 2, 1, 64).to(dtype), torch.randn(1, 2, 1, 64).to(dtype))
+    query = queries(1, 2, 64).to(dtype)
+    found = SDPA(query, *states)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), SDPA(query.float(), *(s.float() for s in dense(states))), atol=0.02, rtol=0.02)
+
+
+def test_each_token_reads_what_decoding_would_have_given_it():
+    """Also the token that fills a block: it reads the block as it came, before it is rounded."""
+    layers = [filled(tokens=135, attention=how)[0] for how in ("fused", "decode")]
+    packed_before = layers[0].quantized
+    for step in range(64):
+        new = [torch.randn(2, 3, 1, 64, generator=torch.Generator().manual_seed(2 * step + side)) for side in (0, 1)]
+        states, expected = (layer.update(*new) for layer in layers)
+        for state, plain in zip(dense(states), expected):
+            assert torch.equal(state, plain)
+    assert layers[0].quantized == layers[1].quantized > packed_before
+
+
+def test_anything_but_attention_decodes_first():
+    layer, (keys, values) = filled()
+    k, v = dense((keys, values))
+    query = queries(2, 3, 64)
+    torch.testing.assert_close(query @ keys.transpose(2, 3), query @ k.transpose(2, 3))
+    assert keys.shape == k.shape and keys.dtype == k.dtype and keys.device == k.device and keys.size(2) == 151
+    assert torch.equal(torch.cat([values, v], dim=2), torch.cat([v, v], dim=2))
+    assert torch.equal(keys[:, :, 3], k[:, :, 3]) and torch.equal(keys.float(), k) and torch.equal(torch.ops.aten.add(keys, 1), k + 1)
+    torch.testing.assert_close(SDPA(query, keys, v), SDPA(query, k, v))
+    many = queries(2, 6, 64, tokens=4)
+    torch.testing.assert_close(SDPA(many, keys, values, enable_gqa=True), SDPA(many, k, v, enable_gqa=True))
+    assert torch.equal(layer.keys, k)
+
+
+def test_gradients_are_not_lost():
+    layer, states = filled()
+    query = queries(2, 3, 64).requires_grad_()
+    SDPA(query, *states).sum().backward()
+    assert query.grad.abs().sum() > 0
+    grown = layer.update(torch.randn(2, 3, 1, 64).requires_grad_(), torch.randn(2, 3, 1, 64).requires_grad_())
+    assert not any(isinstance(s, packed.PackedStates) for s in grown)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "phi", "gpt_neox", "gemma3", "qwen3"])
+@torch.no_grad()
+def test_a_model_says_the_same_with_packed_and_decoded_attention(architecture, attention):
+    model = model_of(architecture)
+    ids, before = token_ids(2, 120), model.config._attn_implementation
+    try:
+        model.set_attn_implementation(attention)
+        logits = []
+        for how in ("fused", "decode"):
+            cache = kvcache.create("quantized", model, residual_length=32, q_group_size=32, attention=how)
+            logits.append([kvcache.feed(model, ids[:, :90], cache)] + [kvcache.feed(model, ids[:, i : i + 1], cache) for i in range(90, 120)])
+    finally:
+        model.set_attn_implementation(before)
+    torch.testing.assert_close(torch.cat(logits[0], 1), torch.cat(logits[1], 1), atol=2e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_left_padded_rows_generate_the_same_packed():
+    model, ids = model_of("llama"), token_ids(2, 90)
+    mask = torch.ones_like(ids)
+    mask[0, :20] = 0
+    replies = []
+    for how in ("fused", "decode"):
+        cache = kvcache.create("quantized", model, residual_length=32, q_group_size=32, attention=how)
+        replies.append(model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=40, do_sample=False))
+    assert torch.equal(*replies)
+
+
+def test_auto_decodes_until_the_loops_are_compiled(monkeypatch):
+    monkeypatch.setattr(packed.LOOPS, "run", None)
+    monkeypatch.setattr(packed.LOOPS, "reason", "not yet")
+    _, states = filled(attention="auto")
+    assert not any(isinstance(s, packed.PackedStates) for s in states)
+    monkeypatch.undo()
+    assert packed.LOOPS.ready(wait=True), packed.LOOPS.reason
+    _, states = filled(attention="auto")
+    assert all(isinstance(s, packed.PackedStates) for s in states)
+
+
+def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
+    loops = packed._Loops()
+    monkeypatch.setattr("kvcache.packed_numba.attend_heads", lambda *arguments: arguments[-1].fill(0))
+    assert not loops.ready(wait=True) and "self-test" in loops.reason
+    monkeypatch.setattr(packed, "LOOPS", loops)
+    monkeypatch.setattr("kvcache.caches.quantized.LOOPS", loops)
+    _, states = filled()
+    assert not any(isinstance(s, packed.PackedStates) for s in states)
+
+
+@pytest.mark.parametrize("wrong,sentence", [({"attention": "flash"}, "auto, fused, decode"), ({"attention": "fused", "backend": "hqq", "nbits": 3}, "8, 4 or 2 bits")])
+def test_what_cannot_be_fused_is_refused_by_name(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        kvcache.create("quantized", model_of("llama"), **wrong)
+    with pytest.raises(ValueError, match=sentence):
+        kvcache.QuantizedCache(model_of("llama").config, **wrong)
