@@ -200,8 +200,10 @@ class QuantizedCache(Cache):
     what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
     token, CPU, 8, 4 or 2 bits, auto axes), after seconds of compiling on its first use on a machine; "auto" does so
     once a thread beside has compiled; "decode" never does. `cache_config` says all but `attention` instead. Lossy once
-    seen >= residual_length + q_group_size. With a model `config`, windows that the model has itself stay in full
-    precision; without one every layer is quantised. Raises ValueError on values that cannot be held.
+    seen >= residual_length + q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see
+    unrounded the block that is rounded while they come: what is held after each round is the same, the text may differ
+    from plain decoding's. With a model `config`, windows that the model has itself stay in full precision; without one
+    every layer is quantised. Raises ValueError on values that cannot be held.
     """
 
     name = "quantized"
