@@ -1,4 +1,8 @@
-"""Every cache as data: the single source of menus, forms, reasons, tables and tests. A new cache is one new file."""
+"""Every cache as data: the single source of menus, forms, reasons, tables and tests. A new cache is one new file.
+
+ENTRIES are what menus offer; OTHERS have a name of their own all the same: "quanto" and "hqq" are "quantized" with the
+backend chosen, and "encoder_decoder" is for models that a chat has no use for.
+"""
 
 import importlib
 import pkgutil
@@ -9,6 +13,7 @@ import torch
 
 from . import caches
 from .cache import Cache, decoder_config
+from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
 from .predict import predict_layer, shapes_of
@@ -17,19 +22,21 @@ ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "slidin
 
 
 def _find_entries() -> dict[str, Entry]:
-    modules = (importlib.import_module(f"{caches.__name__}.{module.name}") for module in pkgutil.iter_modules(caches.__path__))
-    entries = {module.ENTRY.name: module.ENTRY for module in modules if hasattr(module, "ENTRY")}
-    return dict(sorted(entries.items(), key=lambda item: ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)))
+    modules = [importlib.import_module(f"{caches.__name__}.{module.name}") for module in pkgutil.iter_modules(caches.__path__)]
+    found = [entry for module in modules for entry in (*getattr(module, "ENTRIES", ()), *([module.ENTRY] if hasattr(module, "ENTRY") else []))]
+    return {entry.name: entry for entry in sorted(found, key=lambda entry: ORDER.index(entry.name) if entry.name in ORDER else len(ORDER))}
 
 
-ENTRIES: Mapping[str, Entry] = _find_entries()
+_ALL = _find_entries()
+ENTRIES: Mapping[str, Entry] = {name: each for name, each in _ALL.items() if each.offered}
+OTHERS: Mapping[str, Entry] = {name: each for name, each in _ALL.items() if not each.offered}
 
 
 def entry(name: str) -> Entry:
     """The entry called `name`; ValueError lists the names there are."""
-    if name not in ENTRIES:
-        raise ValueError(f"no cache is called {name!r}; there are {', '.join(ENTRIES)}")
-    return ENTRIES[name]
+    if name not in ENTRIES and name not in OTHERS:
+        raise ValueError(f"no cache is called {name!r}; there are {', '.join([*ENTRIES, *OTHERS])}")
+    return ENTRIES[name] if name in ENTRIES else OTHERS[name]
 
 
 def first_fitting(model_or_config) -> str:
@@ -50,17 +57,25 @@ def create(name: str, model_or_config, **parameters) -> Cache:
     return cache
 
 
-def predict_memory(name: str, model_or_config, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, **parameters) -> Memory:
+def predict_memory(
+    name: str, model_or_config, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, *, source_tokens: int | None = None, **parameters
+) -> Memory:
     """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
 
-    Token by token the used bytes are the same and the reserved ones may differ by a growth step. Raises ValueError as
-    `create` does, on tokens beyond a capacity, and for layers with no closed form.
+    Token by token the used bytes are the same and the reserved ones may differ by a growth step. `source_tokens`, the
+    length of the encoder's output, is asked for with "encoder_decoder" alone. Raises ValueError as `create` does, on
+    tokens beyond a capacity, and for layers with no closed form.
     """
     config = decoder_config(model_or_config)
-    cache = create(name, config, **parameters)
+    cache = create(name, getattr(model_or_config, "config", model_or_config), **parameters)
+    if isinstance(cache, EncoderDecoderCache) != (source_tokens is not None):
+        raise ValueError(f"source_tokens, the length of the encoder's output, is for encoder_decoder, which needs it; got {source_tokens} for {name}")
     if cache.capacity is not None and tokens > cache.capacity:
         raise ValueError(f"{name} has room for {cache.capacity} tokens, asked about {tokens}")
     dtype = dtype or getattr(model_or_config, "dtype", None) or torch.float32
+    if source_tokens is not None:
+        sides = cache.predict_memory(config, tokens, source_tokens, batch_size, dtype)
+        return Memory(tuple(layer for memory in sides.values() for layer in memory.layers), {})
     shapes = shapes_of(config, batch_size, dtype.itemsize)
     layers = tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes))
     return Memory(layers, {})

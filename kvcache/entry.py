@@ -110,6 +110,7 @@ class Entry:
     can: frozenset[str] = all_but("compile", "export")
     paper: str | None = None
     for_states: bool = False  # does it suit models that have recurrent states and no attention?
+    offered: bool = True  # in menus; others are kin of one that is, or for models that cannot chat
     misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None
     broken: Callable[[PreTrainedConfig, Mapping[str, Any]], str | None] = lambda config, parameters: None
     missing: Callable[[], str | None] = lambda: None
@@ -136,9 +137,13 @@ class Entry:
     def defaults(self) -> dict[str, Any]:
         return {parameter.name: parameter.default for parameter in self.parameters}
 
+    def known(self, values: Mapping[str, Any]) -> dict[str, Parameter]:
+        """The parameters there are, by name, beside these values."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
     def check(self, config, **parameters) -> dict[str, Any]:
         """Every parameter, defaults filled in. Raises ValueError naming what is wrong and what would do."""
-        known = {parameter.name: parameter for parameter in self.parameters}
+        known = self.known(parameters)
         for name in parameters:
             if name not in known:
                 takes = ", ".join(known) or "no parameters"

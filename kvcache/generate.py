@@ -1,5 +1,6 @@
 """Generate with a cache by name, as `cache_implementation=` did, and go on with a smaller one when memory runs out."""
 
+import dataclasses
 import gc
 import inspect
 import logging
@@ -12,8 +13,9 @@ import transformers
 from .cache import Cache, decoder_config
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
+from .caches.quantized import QuantizedCache
 from .catalog import create, entry
-from .configs import CacheConfig, QuantizedCacheConfig
+from .configs import NBITS, CacheConfig, QuantizedCacheConfig
 from .entry import Entry
 from .padding import refuse_padding
 
@@ -44,12 +46,13 @@ def generate(
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
     if not cache.takes_left_padding:
         refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
-    if model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     configs = (model.generation_config, kwargs.get("generation_config"))
     if any(getattr(config, "cache_implementation", None) for config in configs):
         kwargs["cache_implementation"] = None  # transformers refuses a name beside a cache
-    return model.generate(inputs, **{keyword: cache}, **kwargs)
+    positional = () if inputs is None else (inputs,)  # Whisper's first argument has another name
+    return model.generate(*positional, **{keyword: cache}, **kwargs)
 
 
 def make_cache(
@@ -62,15 +65,29 @@ def make_cache(
     """
     offer, settings = entry(name), dict(cache_config or {})
     meant = settings.pop("cache_implementation", None) or name
-    if meant != name:
+    if meant != name and not issubclass(offer.cache_class, entry(meant).cache_class):
         raise ValueError(f"cache_config is for {meant!r} and cache_implementation is {name!r}")
-    known = {parameter.name: parameter for parameter in offer.parameters}
+    known = offer.known(settings)
     if "max_cache_len" in known and max_cache_len is not None:
         settings.setdefault("max_cache_len", max(max_cache_len, known["max_cache_len"].minimum))
-    if name == "quantized" and settings:  # so that axes may be numbers
-        settings = dict(QuantizedCacheConfig.from_dict({**offer.defaults(), **settings}))
-        settings.pop("cache_implementation")
+    if issubclass(offer.cache_class, QuantizedCache) and settings:
+        settings = _in_numbers(offer, settings)
+        if name in NBITS:
+            return offer.cache_class(settings, decoder_config(model))
     return create(name, model, **settings) if settings.keys() <= known.keys() else _construct(offer, model, settings)
+
+
+def _in_numbers(offer: Entry, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a quantised cache as 4.48's config object checks them, so that axes may be numbers."""
+    backend = offer.name if offer.name in NBITS else settings.get("backend", offer.defaults().get("backend"))
+    if str(settings.get("backend", backend)).lower() != str(backend).lower():
+        raise ValueError(f"cache_config is for the backend {settings['backend']!r} and cache_implementation is {offer.name!r}")
+    known = {field.name for field in dataclasses.fields(QuantizedCacheConfig)}
+    beside = {name: value for name, value in settings.items() if name in offer.known({}) and name not in known}
+    given = {name: value for name, value in {**offer.defaults(), **settings}.items() if name not in offer.known({}) or name in known}
+    checked = dict(QuantizedCacheConfig.from_dict({**given, "backend": backend}))
+    checked.pop("cache_implementation")
+    return {**checked, **beside}
 
 
 def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:

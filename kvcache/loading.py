@@ -25,5 +25,7 @@ def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
         rows = {name: file.tensors[f"{index}.{name}"].to(model.device) for name in layer.stores if f"{index}.{name}" in file.tensors}
         layer.restore(rows, saved)
+    if hasattr(cache, "restored"):
+        cache.restored()
     cache.token_ids = header["token_ids"]
     return cache

@@ -21,7 +21,7 @@ import transformers
 
 from . import bundled, models
 from .bundled import evaluate
-from .catalog import ENTRIES, create, entry
+from .catalog import ENTRIES, OTHERS, create, entry
 from .entry import OPERATIONS
 from .engine import Sampling, feed, generate_tokens
 from .measure import drift, teacher_forced
@@ -60,7 +60,7 @@ class Row:
 def catalog_table() -> str:
     """Every cache as Markdown, from the catalog alone."""
     lines = ["| name | class | what it keeps | parameters |", "|---|---|---|---|"]
-    for each in ENTRIES.values():
+    for each in (*ENTRIES.values(), *OTHERS.values()):
         parameters = ", ".join(f"`{p.name}={p.default!r}`" for p in each.parameters) or "none"
         lines.append(f"| `{each.name}` | `{each.cache_class.__name__}` | {each.summary} | {parameters} |")
     return "\n".join(lines)

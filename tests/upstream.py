@@ -3,6 +3,8 @@
 Each Defect has two functions that return what happened in a few words; `ours` raises AssertionError if kvcache is wrong.
 """
 
+import copy
+import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -197,6 +199,111 @@ def after_inference_mode(cache) -> str:
     return "reset and used again"
 
 
+def quanto(**settings):
+    return transformers.QuantizedCache("quanto", model_of("llama").config, **{"nbits": 4, "q_group_size": 32, "residual_length": 16, **settings})
+
+
+def noise(tokens: int, dim: int = 16, seed: int = 0) -> torch.Tensor:
+    """[1, 2, tokens, dim]"""
+    return torch.randn(1, 2, tokens, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def shapes_held(make, lengths=(1, 7, 16, 33, 64, 100, 127, 128), dims=(32, 64, 80, 96, 128)) -> str:
+    """For how many pairs of prompt length and head dimension it takes the prompt."""
+    held, tried = 0, len(lengths) * len(dims)
+    for tokens in lengths:
+        for dim in dims:
+            try:
+                make().layers[0].update(noise(tokens, dim), noise(tokens, dim))
+                held += 1
+            except Exception:  # whatever it raises in mid-generation, the shape is not held
+                pass
+    return f"holds {held} of {tried} shapes of prompt and head"
+
+
+def ours_holds(**settings) -> str:
+    said = shapes_held(lambda: native(**settings))
+    assert said == "holds 40 of 40 shapes of prompt and head", said
+    return said
+
+
+def repeated(cache) -> str:
+    """What two more of each row make of a cache of 64 tokens that has rounded some of them."""
+    model, ids = model_of("llama"), token_ids(2, 65)
+    logits_with_cache(model, ids, cache, [(0, 64)])
+    cache.batch_repeat_interleave(3)
+    logits_with_cache(model, ids[[0, 0, 0, 1, 1, 1]], cache, [(64, 65)])
+    return "goes on with 6 rows"
+
+
+def goes_back(cache) -> str:
+    """A model with windows of 24 tokens takes its last token back after 60 and says it again."""
+    model, ids = model_of("mistral"), token_ids(1, 60)
+    logits_with_cache(model, ids, cache, [(0, 59), (59, 60)])
+    cache.crop(-1)
+    error = relative(logits_with_cache(model, ids, cache, [(59, 60)]), logits_without_cache(model, ids)[:, 59:])
+    assert error < 1e-4, error
+    return "goes back one token"
+
+
+def louder(cache) -> float:
+    """How wrong keys are that come after the first ones and are ten times as large."""
+    cache.update(noise(64), noise(64), 0)
+    cache.update(10 * noise(64, seed=1), 10 * noise(64, seed=1), 0)
+    keys, _ = cache.update(noise(1), noise(1), 0)
+    return relative(keys[:, :, 64:128], 10 * noise(64, seed=1))
+
+
+def fp8():
+    return transformers.QuantizedCache("fp8", llama())
+
+
+def ours_louder() -> str:
+    error = louder(native(nbits=8, residual_length=0))
+    assert error < 0.02, error
+    return f"error {error:.3f}"
+
+
+def ours_eight_bits() -> str:
+    error = neighbours(lambda: native(nbits=8))
+    assert error < 1e-4, error
+    return f"row 0 changes by {error:.0e}"
+
+
+def copied(cache) -> str:
+    """A deep copy of a cache that has taken 64 tokens."""
+    for layer in cache.layers:
+        layer.update(noise(64), noise(64))
+    twin = copy.deepcopy(cache)
+    assert twin.get_seq_length() == 64
+    return "copied"
+
+
+def ours_copied() -> str:
+    cache = kvcache.QuantoQuantizedCache(kvcache.QuantizedCacheConfig(residual_length=16, q_group_size=32), llama())
+    said = copied(cache)
+    assert torch.equal(copy.deepcopy(cache).layers[0].keys, cache.layers[0].keys)
+    return said
+
+
+def reads_by_cpp() -> str:
+    """What quanto must build, at its first use, before codes can be read on a CPU."""
+    from optimum.quanto.library.extensions import cpp
+
+    return f"first builds {len(cpp.ext.sources)} C++ files"
+
+
+def ours_reads() -> str:
+    from optimum.quanto.library.extensions import cpp
+
+    cache = native(backend="quanto", residual_length=0)
+    cache.update(noise(64), noise(64), 0)
+    keys, _ = cache.update(noise(1), noise(1), 0)
+    assert cache.layers[0].quantized == 64 and relative(keys[:, :, :64], noise(64)) < 0.2
+    assert cpp.ext._lib is None, "something built quanto's C++"
+    return "builds nothing"
+
+
 def llama():
     return model_of("llama").config
 
@@ -214,17 +321,34 @@ DEFECTS = [
     Defect("an encoder-decoder cache is asked its batch size", lambda: pair_says(transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())), lambda: pair_says(kvcache.EncoderDecoderCache(kvcache.DynamicCache(), kvcache.DynamicCache()))),
     Defect("a quantised cache for Gemma 3, windows and all", lambda: windows_beside_full(lambda config: transformers.QuantizedCache("hqq", config)), lambda: windows_beside_full(lambda config: kvcache.create("quantized", config))),
     Defect("a static cache filled under inference_mode", lambda: after_inference_mode(transformers.StaticCache(llama(), max_cache_len=32)), lambda: after_inference_mode(kvcache.create("static", llama(), max_cache_len=32))),
+    Defect("a quantised cache repeats each row three times", lambda: repeated(hqq(residual_length=8)), lambda: repeated(native(residual_length=8))),
+    Defect("a full window is cropped by one token", lambda: goes_back(transformers.DynamicCache(config=model_of("mistral").config)), lambda: goes_back(kvcache.create("dynamic", model_of("mistral")))),
+    Defect("HQQ 4-bit, axis 1, groups of 64", lambda: shapes_held(lambda: hqq(axis_key=1, axis_value=1, q_group_size=64)), lambda: ours_holds(backend="hqq", axis_key="token", axis_value="token", q_group_size=64)),
+    Defect("quanto 4-bit, axis -1, groups of 64", lambda: shapes_held(lambda: quanto(axis_key=-1, axis_value=-1, q_group_size=64)), lambda: ours_holds(backend="quanto", q_group_size=64)),
+    Defect("quanto 4-bit, axis 0, groups of 64", lambda: shapes_held(lambda: quanto(q_group_size=64)), lambda: ours_holds(backend="quanto", axis_key="token", axis_value="token", q_group_size=64)),
+    Defect("a quanto cache is deep-copied", lambda: copied(quanto()), ours_copied),
+    Defect("quanto's codes are read", reads_by_cpp, ours_reads),
+    Defect("8 bits (fp8): keys ten times the first ones'", lambda: f"error {louder(fp8()):.2f}, silently", ours_louder),
+    Defect("8 bits (fp8): row 1 of the batch changes", lambda: f"row 0 changes by {neighbours(fp8):.0e}", ours_eight_bits),
 ]  # fmt: skip
 
 
-def attempt(what: Callable[[], str]) -> str:
-    """What it says, or the error it raises, in a line."""
+def attempt(what: Callable[[], str], seconds: int = 60) -> str:
+    """What it says, or the error it raises, in a line; no answer in `seconds` is an answer, too."""
+
+    def give_up(*_):
+        raise TimeoutError(f"no answer in {seconds} seconds")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return what()
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:90]}"
+    finally:
+        signal.alarm(0)
 
 
 def table() -> str:

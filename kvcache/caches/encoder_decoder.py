@@ -1,20 +1,22 @@
-"""EncoderDecoderCache: any cache for what the decoder says, a plain one for what the encoder gave.
-
-It has no catalog entry: the catalog is of caches that a decoder-only model can chat with, and this one takes two.
-"""
+"""EncoderDecoderCache: any cache for what the decoder says, a plain one for what the encoder gave."""
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
-from ..cache import decoder_config, is_bounded
+from ..cache import Cache, decoder_config, is_bounded
+from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
 from ..predict import predict_layer, shapes_of
+from . import dynamic, hybrid, offloaded, offloaded_static, quantized, sink, sliding_window, static
 from .dynamic import DynamicCache, GrowingLayer
 
 SIDES = ("self", "cross")
@@ -30,6 +32,11 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     keys, cross values) by layer. `crop` takes back the decoder's tokens and leaves the encoder's alone. Raises
     ValueError on a cross_cache of another kind, and on a window without config= for self-attention.
     """
+
+    name = "encoder_decoder"
+    parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
+    made_for: weakref.ref | None = None  # the model that `create` was given
+    save = Cache.save
 
     def __init__(self, *caches: transformers.Cache | Iterable):
         if len(caches) == 1:
@@ -50,6 +57,31 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     def layers(self) -> list:
         """The decoder's own layers, then those of cross-attention."""
         return [*self.self_attention_cache.layers, *self.cross_attention_cache.layers]
+
+    @property
+    def capacity(self) -> int | None:
+        """Most of the decoder's tokens it can ever see; None for no limit."""
+        return getattr(self.self_attention_cache, "capacity", None)
+
+    @property
+    def takes_left_padding(self) -> bool:
+        """Are the decoder's rows right whose first tokens are padding?"""
+        return getattr(self.self_attention_cache, "takes_left_padding", True)
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens of the decoder's own seen."""
+        return int(self.self_attention_cache.get_seq_length())
+
+    def settle(self) -> None:
+        """Have all that is stored in its place."""
+        for side in self.sides:
+            if hasattr(side, "settle"):
+                side.settle()
+
+    def restored(self) -> None:
+        """Notice what was loaded into the layers: which of them have heard the encoder."""
+        self.is_updated = {index: layer.get_seq_length() > 0 for index, layer in enumerate(self.cross_attention_cache.layers)}
 
     @property
     def batch_size(self) -> int:
@@ -221,3 +253,47 @@ def _from_tuples(layers: Iterable[Sequence[torch.Tensor]]) -> tuple[DynamicCache
             if part and part[0] is not None:
                 side.update(part[0], part[1], index)
     return own, cross
+
+
+# What its self-attention side can be, by name.
+OWN = {each.ENTRY.name: each.ENTRY for each in (dynamic, static, hybrid, offloaded, offloaded_static, sliding_window, sink, quantized)}
+
+
+@dataclass(frozen=True)
+class PairEntry(Entry):
+    """An entry for two caches: `self_cache` names that of self-attention, and its parameters are taken beside."""
+
+    def fits(self, config) -> str | None:
+        whole = getattr(config, "config", config)
+        if not getattr(whole, "is_encoder_decoder", False):
+            return f"{whole.model_type} has no encoder whose output would be kept; 'dynamic' keeps what it needs"
+        return super().fits(config)
+
+    def known(self, values: Mapping[str, Any]) -> dict[str, Parameter]:
+        choice = self.parameters[0]
+        return {**super().known(values), **OWN[choice.check(values.get(choice.name, choice.default))].known(values)}
+
+
+def _broken(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
+    own = OWN[values["self_cache"]]
+    return own.unavailable() or own.fits(config) or own.broken(config, values)
+
+
+def _make(config: PreTrainedConfig, self_cache: str, **parameters) -> EncoderDecoderCache:
+    own, cross = OWN[self_cache].build(config, **parameters), DynamicCache()
+    cross.layers = [GrowingLayer() for _ in own.layers]  # as many as a file of it may be read into
+    return EncoderDecoderCache(own, cross)
+
+
+ENTRY = PairEntry(
+    name="encoder_decoder",
+    title="Encoder-decoder",
+    summary="For T5, BART, Whisper and kin: any cache for what the decoder says, and the encoder's keys and values in full beside it.",
+    cache_class=EncoderDecoderCache,
+    make=_make,
+    parameters=(Parameter("self_cache", "Decoder's cache", "choice", "dynamic", "What keeps the decoder's own tokens; its parameters go beside.", choices=tuple(OWN)),),
+    offered=False,
+    broken=_broken,
+    verify=lambda model, cache: OWN[cache.self_attention_cache.name].verify(model, cache.self_attention_cache),
+    label=lambda self_cache, **parameters: f"Encoder-decoder, {OWN[self_cache].describe(**parameters)}",
+)
