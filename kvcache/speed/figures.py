@@ -89,7 +89,7 @@ STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; color: #1b2130; background: #f6f7fa; margin: 0 auto; max-width: 1180px; padding: 16px; }
 section { background: #fff; border: 1px solid #e3e6ed; border-radius: 12px; padding: 14px 16px; margin: 16px 0; }
 h1 { font-size: 20px; } h2 { font-size: 15px; margin: 0; } p, li { color: #5b6477; max-width: 100ch; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 12px; } .chart { height: 360px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 12px; } .chart { height: 460px; min-width: 0; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 12.5px; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 8px; text-align: right; font-weight: 400; white-space: nowrap; border-top: 1px solid #e3e6ed; }
 thead th { color: #5b6477; border: 0; } tr > :first-child { text-align: left; font-weight: 600; }
@@ -118,7 +118,8 @@ def html(report: Report) -> str:
 
 def _section(report: Report, number: int, level: str, heads: int, threads: int) -> str:
     rows = report.find(level=level, query_heads=heads, threads=threads)
-    charts = "".join(_chart(f"chart-{number}-{n}", figure) for n, figure in enumerate((ms_figure(rows), bytes_figure(rows))))
+    drawn = (ms_figure(rows), bytes_figure(rows)) if len({row.context for row in rows}) > 1 else ()  # a line needs two points
+    charts = "".join(_chart(f"chart-{number}-{n}", figure) for n, figure in enumerate(drawn))
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in COLUMNS)
     body = "".join(_table_row(cells(report, row)) for row in sorted(rows, key=lambda row: row.context))
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -131,11 +132,11 @@ def _table_row(texts: Sequence[str]) -> str:
 
 
 def _chart(name: str, figure: dict) -> str:
-    layout = figure["layout"] | {"showlegend": True, "legend": {"orientation": "h", "y": -0.18}, "paper_bgcolor": "#fff", "plot_bgcolor": "#fff"}
+    layout = figure["layout"] | {"showlegend": True, "legend": {"orientation": "h", "y": -0.18, "font": {"size": 11}}, "paper_bgcolor": "#fff", "plot_bgcolor": "#fff"}
     for axis in ("xaxis", "yaxis"):
         layout[axis] = layout[axis] | {"gridcolor": "var(--kv-grid)"}
     text = json.dumps({"data": figure["data"], "layout": layout}).replace("</", "<\\/")
     for variable, colour in LIGHT.items():
         text = text.replace(f"var({variable})", colour)
     draw = f"const f = {text}; Plotly.newPlot('{name}', f.data, f.layout, {{responsive: true, displaylogo: false}});"
-    return f'<div class="chart" id="{name}"></div><script>{{ {draw} }}</script>'
+    return f'<div class="chart" id="{name}"></div><script>addEventListener("load", () => {{ {draw} }})</script>'
