@@ -228,8 +228,8 @@ def padded(case):
         by_name = {"cache_implementation": case.name, "cache_config": case.narrow if narrow else case.wide}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            refused = attempt(lambda: case.generate(ids, case.cache(narrow), attention_mask=mask), right)
-            named = attempt(lambda: kvcache.generate(case.model, ids, **by_name, attention_mask=mask, **SETTINGS), right)
+            refused = attempt(right, case.generate, ids, case.cache(narrow), attention_mask=mask)
+            named = attempt(right, kvcache.generate, case.model, ids, **by_name, attention_mask=mask, **SETTINGS)
         assert str(refused) == str(named)
         if refused is not None:
             raise refused
@@ -237,10 +237,10 @@ def padded(case):
             assert torch.equal(right[:1, tokens:], case.generate(ids[:1, 13:], case.oracle(narrow))[:, tokens - 13 :])
 
 
-def attempt(generate, right):
+def attempt(right, generate, *args, **kwargs):
     """The refusal that generating raises, or None once it has given what is right."""
     try:
-        ours = generate()
+        ours = generate(*args, **kwargs)
     except REFUSALS as error:
         return error
     assert torch.equal(ours, right)
