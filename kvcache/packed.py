@@ -22,7 +22,7 @@ from .quantize import Encoded, Scheme
 log = logging.getLogger(__name__)
 
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
-FOURS = 4  # the loops take that many tokens at a time
+EIGHTS = 8  # the loops take that many tokens at a time
 ENOUGH = 1 << 18  # key elements below which a second thread costs more than it brings
 
 
@@ -108,9 +108,9 @@ def why_not(nbits: int) -> str | None:
 
 
 def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
-    """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of fours?"""
+    """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of eights?"""
     known = scheme_key.axis == "channel" and scheme_value.axis == "token" and scheme_key.group == block
-    return known and block % FOURS == 0 and scheme_key.nbits in NBITS
+    return known and block % EIGHTS == 0 and scheme_key.nbits in NBITS
 
 
 class _Loops:

@@ -46,24 +46,27 @@ def add(share, b, out):
 
 
 @numba.njit(**COMPILED)
-def add_four(shares, rows, start, out):
-    """out += shares [4] times four rows of floats, from column `start` on. Four at once, so that `out` is loaded and stored a quarter as often."""
-    a, b, c, d = shares[0], shares[1], shares[2], shares[3]
+def add_eight(shares, rows, start, out):
+    """out += shares [8] times eight rows of floats, from column `start` on; eight, so that `out` is loaded and stored seldom."""
+    a, b, c, d, e, f, g, h = shares[0], shares[1], shares[2], shares[3], shares[4], shares[5], shares[6], shares[7]
     stop = start + out.shape[0]
     r0, r1, r2, r3 = rows[0, start:stop], rows[1, start:stop], rows[2, start:stop], rows[3, start:stop]
+    r4, r5, r6, r7 = rows[4, start:stop], rows[5, start:stop], rows[6, start:stop], rows[7, start:stop]
     for i in range(out.shape[0]):
-        out[i] += (a * r0[i] + b * r1[i]) + (c * r2[i] + d * r3[i])
+        first = (a * r0[i] + b * r1[i]) + (c * r2[i] + d * r3[i])
+        out[i] += first + ((e * r4[i] + f * r5[i]) + (g * r6[i] + h * r7[i]))
 
 
 @numba.njit(**COMPILED)
-def add_four_codes(shares, codes, start, bits, out):
-    """The same straight from four packed rows."""
-    a, b, c, d = shares[0], shares[1], shares[2], shares[3]
+def add_eight_codes(shares, codes, start, bits, out):
+    """The same straight from eight packed rows."""
+    a, b, c, d, e, f, g, h = shares[0], shares[1], shares[2], shares[3], shares[4], shares[5], shares[6], shares[7]
     stop = start + out.shape[0]
     r0, r1, r2, r3 = codes[0, start:stop], codes[1, start:stop], codes[2, start:stop], codes[3, start:stop]
+    r4, r5, r6, r7 = codes[4, start:stop], codes[5, start:stop], codes[6, start:stop], codes[7, start:stop]
     for i in range(out.shape[0]):
-        first = a * np.float32(r0[i] & bits) + b * np.float32(r1[i] & bits)
-        out[i] += first + (c * np.float32(r2[i] & bits) + d * np.float32(r3[i] & bits))
+        first = (a * np.float32(r0[i] & bits) + b * np.float32(r1[i] & bits)) + (c * np.float32(r2[i] & bits) + d * np.float32(r3[i] & bits))
+        out[i] += first + ((e * np.float32(r4[i] & bits) + f * np.float32(r5[i] & bits)) + (g * np.float32(r6[i] & bits) + h * np.float32(r7[i] & bits)))
 
 
 @numba.njit(**COMPILED)
@@ -105,33 +108,40 @@ def score(queries, codes, scales, minima, gains, nbits, block, halves, scores):
 def weigh(weights, codes, scales, minima, gains, nbits, block, halves, out):
     """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
 
-    Tokens go by fours, which `block` is a multiple of.
+    Tokens go by eights, which `block` is a multiple of.
     """
     many, dim = out.shape
     width, mask, groups = codes.shape[1], (1 << nbits) - 1, scales.shape[1]
     group = dim // groups
     step = math.gcd(group, width)
-    wide, shares, lows = np.empty((4, dim), np.float32), np.empty(4, np.float32), np.zeros((many, groups), np.float32)
+    scale, low = np.empty((groups, 8), np.float32), np.empty((groups, 8), np.float32)
+    wide, shares, lows = np.empty((8, dim), np.float32), np.empty(8, np.float32), np.zeros((many, groups), np.float32)
     out[:] = np.float32(0.0)
-    for t in range(0, codes.shape[0], 4):
+    for t in range(0, codes.shape[0], 8):
         gain = gains[t // block, 0]
+        for j in range(groups):
+            for k in range(8):
+                scale[j, k] = halves[scales[t + k, j]] * gain
+                low[j, k] = halves[minima[t + k, j]] * gain
         if many > 1:
-            for k in range(4):
+            for k in range(8):
                 for part in range(dim // width):
                     widen(codes[t + k], np.uint8(mask << part * nbits), wide[k, part * width : (part + 1) * width])
         for g in range(many):
+            eight = weights[g, t : t + 8]
             for j in range(groups):
-                for k in range(4):
-                    lows[g, j] += weights[g, t + k] * gain * halves[minima[t + k, j]]
+                total = np.float32(0.0)
+                for k in range(8):
+                    total += eight[k] * low[j, k]
+                lows[g, j] += total
             for start in range(0, dim, step):
-                part = start // width
-                factor = gain / np.float32(1 << part * nbits)
-                for k in range(4):
-                    shares[k] = weights[g, t + k] * halves[scales[t + k, start // group]] * factor
+                part, row = start // width, scale[start // group]
+                for k in range(8):
+                    shares[k] = eight[k] * row[k] / np.float32(1 << part * nbits)
                 if many == 1:
-                    add_four_codes(shares, codes[t : t + 4], start - part * width, np.uint8(mask << part * nbits), out[0, start : start + step])
+                    add_eight_codes(shares, codes[t : t + 8], start - part * width, np.uint8(mask << part * nbits), out[0, start : start + step])
                 else:
-                    add_four(shares, wide, start, out[g, start : start + step])
+                    add_eight(shares, wide, start, out[g, start : start + step])
     for g in range(many):
         for i in range(dim):
             out[g, i] += lows[g, i // group]

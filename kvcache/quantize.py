@@ -111,6 +111,21 @@ def native(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tenso
     return _codes(grouped, scale, minimum, nbits), scale, minimum
 
 
+def native_values(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """At 2 bits four levels over the middle MIDDLE of the range, else as `native`.
+
+    What the few extremes lose the many others gain. That serves values, whose errors average out in attention, and not
+    keys, whose extremes steer it.
+    """
+    if nbits != 2:
+        return native(grouped, nbits)
+    low, high = torch.aminmax(grouped, dim=-1, keepdim=True)
+    rim = (high - low) * ((1 - MIDDLE) / 2)
+    minimum = (low + rim).half().float()
+    scale = ((high - rim - minimum) / 3).half().float()
+    return _codes(grouped, scale, minimum, nbits), scale, minimum
+
+
 def quanto(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """optimum-quanto's MaxOptimizer chooses scale and shift. Its C++ kernels are not needed, so nothing is compiled."""
     from optimum.quanto import MaxOptimizer, qint2, qint4
@@ -141,4 +156,6 @@ def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nb
     return steps.round_().clamp_(0, 2**nbits - 1).to(torch.uint8)
 
 
+# Measured for Gaussian values and the bundled model's: the error of attention's output is least at 0.7 to 0.75.
+MIDDLE = 0.7
 QUANTIZERS: dict[str, Quantizer] = {"native": native, "hqq": hqq, "quanto": quanto}

@@ -5,7 +5,7 @@ import torch
 from transformers.cache_utils import HQQQuantizedLayer
 
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.quantize import QUANTIZERS, Scheme, native, pack, unpack
+from kvcache.quantize import QUANTIZERS, Scheme, native, native_values, pack, unpack
 
 BITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
 
@@ -154,3 +154,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(states, nbits):
     batch = torch.cat([states[1], states[2] * 1e4, states[1].flip(2)])
     for together, alone in zip(ours(nbits, batch, batch), zip(*(ours(nbits, row[None], row[None]) for row in batch))):
         assert torch.equal(together, torch.cat(alone))
+
+
+def test_two_bit_values_err_less_with_levels_over_the_middle_of_their_range(states):
+    _, keys, values = states
+    plain, middle = (Scheme(2, "token", 64, quantizer) for quantizer in (native, native_values))
+    errors = [attention_error(states, keys, s.decode(s.encode(values), 1024, torch.float32)) for s in (plain, middle)]
+    assert errors[1] < 0.85 * errors[0]
+    decoded = middle.decode(middle.encode(values), 1024, torch.float32)
+    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
+    levels = [low + (high - low) * (0.15 + 0.7 * step / 3) for step in range(4)]
+    nearest = torch.stack([(values - level).abs() for level in levels]).argmin(0)
+    expected = sum(level * (nearest == i) for i, level in enumerate(levels))
+    torch.testing.assert_close(decoded, expected, atol=0.02, rtol=0.01)
+
+
+def test_the_layer_uses_them_for_values_and_never_for_keys(states):
+    layer = QuantizedLayer("native", 2, 64, 0)
+    assert layer.scheme("value", 64).quantizer is native_values and layer.scheme("key", 64).quantizer is native
+    assert QuantizedLayer("hqq", 2, 64, 0).scheme("value", 64).quantizer is QUANTIZERS["hqq"]

@@ -12,7 +12,7 @@ from ..entry import Entry, Parameter, all_but
 from ..layer import D, Layer, T, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape
-from ..quantize import QUANTIZERS, Encoded, Scheme
+from ..quantize import QUANTIZERS, Encoded, Scheme, native_values
 from .dynamic import windowed
 from .sliding_window import WINDOWED_TYPES
 
@@ -61,7 +61,8 @@ class QuantizedLayer(Layer):
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
         group = self.block if self.axes[side] == "channel" else largest_divisor(dim, self.token_group)
-        return Scheme(self.nbits, self.axes[side], group, QUANTIZERS[self.backend])
+        quantizer = native_values if (self.backend, side) == ("native", "value") else QUANTIZERS[self.backend]
+        return Scheme(self.nbits, self.axes[side], group, quantizer)
 
     def _scheme(self, side: str) -> Scheme:
         return self.scheme(side, getattr(self, f"{side}_residual").data.shape[D])
