@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from . import catalog
-from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
+from .engine import PREFILL_CHUNK, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
 from .models import LoadedModel
 
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Sequence, Union
+from typing import Any, Union
 
 import torch
 from transformers.generation.logits_process import (

@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig
 from .cache import Cache, decoder_config
 from .state import has_states_alone
 
-
 # What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
 OPERATIONS = {
     "plain": "one forward over a whole prompt",

@@ -14,9 +14,10 @@ import re
 import shutil
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from huggingface_hub import HfApi, snapshot_download

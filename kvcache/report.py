@@ -22,8 +22,8 @@ import transformers
 from . import bundled, models
 from .bundled import evaluate
 from .catalog import ENTRIES, OTHERS, create, entry
-from .entry import OPERATIONS
 from .engine import Sampling, feed, generate_tokens
+from .entry import OPERATIONS
 from .measure import drift, teacher_forced
 from .memory import measure_memory
 from .speed import results

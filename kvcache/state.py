@@ -264,7 +264,7 @@ class StateLayer(States):
         self.seen += tokens
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _with_states(attention: type[Layer]) -> type[Layer]:
     return type(f"{attention.__name__}WithStates", (States, attention), {"supports_early_init": False, "is_compileable": attention.is_compileable})
 

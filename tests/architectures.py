@@ -1,6 +1,6 @@
 """Tiny random models of many architectures, for tests that compare a cache with a run without one."""
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import transformers
@@ -56,7 +56,7 @@ RECURRENT = {
 ROTARY = ("llama", "qwen2", "qwen3", "phi", "gpt_neox", "gemma2", "gemma3")
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_of(name: str, layers: int | None = None) -> transformers.PreTrainedModel:
     """A random model in eval mode, its weights large enough that attention matters; the same for every caller."""
     config_class, changes = {**ARCHITECTURES, **RECURRENT}[name]

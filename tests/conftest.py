@@ -1,10 +1,21 @@
-"""One thread for every test: tiny models gain nothing from more, and lose much on a busy machine."""
+"""One thread for every test: tiny models gain nothing from more, and lose much on a busy machine.
+
+The loops over packed codes are compiled before the first test, so that no cache changes from decoding to them halfway.
+"""
 
 import os
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packed_loops():
+    from kvcache.packed import LOOPS
+
+    assert LOOPS.ready(wait=True), LOOPS.reason

@@ -2,9 +2,10 @@
 
 from contextlib import contextmanager
 
+from tiny_chat import make_model
+
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import models
-from tiny_chat import make_model
 from ui import page, theme
 from ui.state import Registry
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-
 from started import started_page
 
 ROOT = Path(__file__).resolve().parent.parent

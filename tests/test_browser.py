@@ -7,7 +7,6 @@ import shutil
 import time
 
 import pytest
-
 from started import started_page
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,11 +6,11 @@ import threading
 import pytest
 import torch
 import transformers
+from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
 from kvcache.conversation import Conversation, ConversationError, accepts_system, render, tokenize
 from kvcache.engine import Done, Prefill, Sampling, Token
-from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, some_ids, tiny
 
 GREEDY = Sampling(max_new_tokens=12)
 WORDS = "The keeper counts the ships and remembers the code. "

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from functools import lru_cache
+from functools import cache
 
 import numpy
 import pytest
@@ -19,7 +19,7 @@ MODELS = ("t5", "bart", "whisper")
 TOKENS = 24
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_of(name):
     torch.manual_seed(3)
     if name == "t5":
@@ -37,7 +37,7 @@ def model_of(name):
     return model.eval()
 
 
-@lru_cache(maxsize=None)
+@cache
 def heard(rows=2):
     """What Whisper's own feature extractor makes of a second of two tones: [rows, 80, 3000]."""
     time = numpy.arange(16000) / 16000
@@ -45,7 +45,7 @@ def heard(rows=2):
     return transformers.WhisperFeatureExtractor()(audio, sampling_rate=16000, return_tensors="pt").input_features
 
 
-@lru_cache(maxsize=None)
+@cache
 @torch.no_grad()
 def encoded(name, rows=2):
     """The encoder's output, computed once."""

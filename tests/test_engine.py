@@ -8,10 +8,10 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from tiny_chat import KINDS, make_model, some_ids, tiny
 
 import kvcache
 from kvcache.engine import Detokenizer, Done, Prefill, Sampling, Token, feed, generate_tokens, prefill_chunks
-from tiny_chat import KINDS, make_model, some_ids, tiny
 
 # Small enough that every cache evicts or quantises within these prompts.
 SMALL = {

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from tiny_chat import KINDS, some_ids, tiny
 
 import kvcache
 from kvcache.engine import Sampling, Token, generate_tokens
 from kvcache.measure import agreement, drift, first_divergence, kl_divergence, teacher_forced, top_tokens
-from tiny_chat import KINDS, some_ids, tiny
 
 PROMPT, TEXT = some_ids(50), some_ids(12, seed=2)
 

@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 from huggingface_hub import constants
+from tiny_chat import make_model, tiny
 
 from kvcache import models
 from kvcache.models import CHOICES, ModelError, ModelStore, find_choice, pick_device, pick_dtype
-from tiny_chat import make_model, tiny
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_threads_share_the_heads_and_change_nothing(monkeypatch):
     query, alone = queries(2, 5, 64), None
     monkeypatch.setattr(packed, "ENOUGH", 0)
     for threads in (1, 3, 64):
-        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found = SDPA(query, *states)
         alone = found if alone is None else alone
         assert torch.equal(found, alone)

@@ -7,17 +7,17 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from tiny_chat import tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import models
 from kvcache.engine import Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
-from tiny_chat import tiny
 from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, view
 from ui.charts import History
-from ui.pump import batches
 from ui.compare import Comparison, wanted_columns
+from ui.pump import batches
 from ui.state import Registry, Session, Settings
 
 WORDS = "The keeper counts the ships and remembers the code. "

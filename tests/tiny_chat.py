@@ -1,6 +1,6 @@
 """Tiny random models and a tokenizer trained on the spot, for tests of the token loop and the conversation."""
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import transformers
@@ -85,7 +85,7 @@ def make_model(kind: str = "llama", tokenizer: PreTrainedTokenizerFast | None = 
     return wrap(f"tiny-{kind}", model, tokenizer)
 
 
-@lru_cache(maxsize=None)
+@cache
 def tiny(kind: str = "llama") -> LoadedModel:
     """The same model for every test that only reads it."""
     return make_model(kind)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 import gradio as gr
 
 from kvcache import models
-from kvcache.catalog import ENTRIES
 from kvcache.engine import Done
 from kvcache.memory import take_snapshot
 

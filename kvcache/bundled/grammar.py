@@ -4,11 +4,11 @@ Braces hold alternatives and nest; an empty alternative makes a part optional. `
 """
 
 import re
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(template: str) -> tuple:
     """The template as a sequence of strings and tuples of alternatives (each again a sequence)."""
     stack, branches = [], [[]]

@@ -4,8 +4,8 @@
 """
 
 import zlib
+from collections.abc import Callable
 from random import Random
-from typing import Callable
 
 HELD_OUT_ONE_IN = 6
 
