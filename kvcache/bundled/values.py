@@ -175,19 +175,29 @@ def _pool(words: list[str]) -> Callable[[Random], str]:
     return lambda rng: rng.choice(words)
 
 
+LISTED: dict[str, list[str]] = dict(
+    country=COUNTRIES, colour=COLOURS, job=JOBS, food=FOODS, fruit=FRUITS, drink=DRINKS, animal=ANIMALS, sport=SPORTS, instrument=INSTRUMENTS,
+    hobby=HOBBIES, language=LANGUAGES, subject=SUBJECTS, car=CARS, season=SEASONS, day=DAYS, month=MONTHS, gift=GIFTS, allergy=ALLERGIES,
+)
+STRANGERS = 0.35  # share of values of a listed kind that are not on its list, in training
+
 MAKERS: dict[str, Callable[[Random], str]] = {
     "name": _name, "pet_name": _pet_name, "code": _code, "number": _number, "count": _count, "word": _word, "title": _title, "city": _city, "street": _street,
     "spot": _spot, "clock": _clock, "date": _date, "event_time": _event_time, "price": _price, "age": lambda rng: str(rng.randint(4, 99)),
-    **{k: _pool(v) for k, v in dict(
-        country=COUNTRIES, colour=COLOURS, job=JOBS, food=FOODS, fruit=FRUITS, drink=DRINKS, animal=ANIMALS, sport=SPORTS, instrument=INSTRUMENTS,
-        hobby=HOBBIES, language=LANGUAGES, subject=SUBJECTS, car=CARS, season=SEASONS, day=DAYS, month=MONTHS, gift=GIFTS, allergy=ALLERGIES).items()},
+    **{k: _pool(v) for k, v in LISTED.items()},
 }
 CLOSED = frozenset("clock count date event_time age season day month".split())
+
+
+def _stranger(rng: Random, kind: str) -> str:
+    """A word that is none of its kind. With the listed ones alone a model learns the list, and half of its errors are unlisted colours and the like."""
+    word = syllables(rng, 1, 3) if rng.random() < 0.6 else rng.choice(NOUNS)
+    return word.capitalize() if LISTED[kind][0][0].isupper() else word
 
 
 def make(rng: Random, kind: str, held: bool | None = False) -> str:
     """One value of a kind; held=False never returns a held-out value, True only held-out ones, None any."""
     while True:
-        value = MAKERS[kind](rng)
+        value = _stranger(rng, kind) if held is False and kind in LISTED and kind not in CLOSED and rng.random() < STRANGERS else MAKERS[kind](rng)
         if kind in CLOSED or held is None or held_out(value) == held:
             return value
