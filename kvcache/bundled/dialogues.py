@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from . import grammar, phrases, sentences, smalltalk, values
-from .marks import recalled, strip
+from .marks import decisive, recalled, strip
 
 CHARS_PER_TOKEN = 3.6
 OPEN = 0.1  # share of open facts
@@ -182,16 +182,20 @@ def informal(rng: Random, message: str, fact: Fact | None = None, keep: str = ""
 
 
 def acknowledge(rng: Random, facts: list[Fact]) -> str:
-    """The reply to a telling: it repeats the value in four of ten cases."""
-    fact = facts[-1]
-    if rng.random() < 0.4 and len(facts) == 1:
+    """The reply to a telling: now and then it repeats the value, often it names what was told, else it says nothing of it.
+
+    Where it names what was told, finding it again is easy (84 % at 512 tokens beside 75 %, with the same weights): half of the replies don't.
+    """
+    fact, roll = facts[-1], rng.random()
+    if roll < 0.2 and len(facts) == 1:
         echo = fact.rule.echo
         if echo and rng.random() < 0.7:
             return _fill(rng.choice(echo), fact.key, fact.value, fact.value)
         return rng.choice(("Got it. ", "Okay. ", "Noted. ", "Thank you. ")) + fact.sentence(fact.value)
-    if rng.random() < 0.5:
-        return rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(f.phrase for f in facts))
-    return rng.choice(("Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))
+    if roll < 0.5:
+        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(f.phrase for f in facts))
+    return rng.choice(("Okay.", "Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))
+
 
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
@@ -246,7 +250,7 @@ class Conversation:
         if slot in self.said:
             return strip(answer)
         self.said.add(slot)
-        return answer
+        return decisive(answer)
 
     def acknowledge(self, facts: list[Fact]) -> str:
         """The reply to tellings; notes which values it repeats."""

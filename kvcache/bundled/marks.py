@@ -1,14 +1,23 @@
-"""Marks inside replies: which characters were recalled from earlier, and which nobody could guess.
+"""Marks inside replies: which characters were recalled from earlier, which decide that something was told, and which nobody could guess.
 
 They are control characters that no text contains; `strip` removes them, `spans` turns them into a class per character.
 """
 
-RECALLED, UNGUESSABLE, CLOSE = "\x02", "\x03", "\x04"
+RECALLED, UNGUESSABLE, CLOSE, DECISIVE = "\x02", "\x03", "\x04", "\x05"
 
 
 def recalled(text: str) -> str:
     """Mark a value that was told earlier."""
     return RECALLED + text + CLOSE
+
+
+def decisive(text: str) -> str:
+    """Mark the first two words before a recalled value: there a reply turns away from "You have not told me"."""
+    before, mark, rest = text.partition(RECALLED)
+    words = before.split(" ", 2)
+    if not mark or len(words) < 3:
+        return text
+    return DECISIVE + " ".join(words[:2]) + CLOSE + " " + words[2] + mark + rest
 
 
 def unguessable(text: str) -> str:
@@ -18,14 +27,14 @@ def unguessable(text: str) -> str:
 
 def strip(text: str) -> str:
     """The text without marks."""
-    return text.replace(RECALLED, "").replace(UNGUESSABLE, "").replace(CLOSE, "")
+    return text.translate({ord(mark): None for mark in (RECALLED, UNGUESSABLE, CLOSE, DECISIVE)})
 
 
 def spans(text: str) -> tuple[str, list[str]]:
     """The text without marks, and for each of its characters the mark it stood under ("" for none)."""
     kept, under, current = [], [], ""
     for char in text:
-        if char in (RECALLED, UNGUESSABLE):
+        if char in (RECALLED, UNGUESSABLE, DECISIVE):
             current = char
         elif char == CLOSE:
             current = ""
