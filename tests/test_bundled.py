@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvcache import bundled
-from kvcache.bundled import batches, dialogues, evaluate, grammar, hand_written, marks, mimetic, model, muon, phrases, train, values
+from kvcache.bundled import batches, card, dialogues, evaluate, grammar, hand_written, marks, mimetic, model, muon, phrases, separation, train, values
 
 FOLDER = bundled.path()
 
@@ -69,9 +69,16 @@ def test_recalled_values_were_said_before():
             said += marks.strip(message["content"]) + "\n"
 
 
+def test_answers_and_refusals_mark_the_words_that_decide_between_them():
+    replies = {m["content"] for seed in range(40) for m in dialogues.conversation(seed, 500)}
+    assert any(r.startswith(f"{marks.DECISIVE}You have{marks.CLOSE} not told me") for r in replies)
+    assert any(re.match(f"{marks.DECISIVE}Your name{marks.CLOSE} is {marks.RECALLED}", r) for r in replies)
+    assert marks.strip(marks.decisive(marks.recalled("Bo") + " it is")) == "Bo it is"
+
+
 def test_some_questions_ask_for_something_never_told():
     replies = [m["content"] for seed in range(150) for m in dialogues.conversation(seed, 500) if m["role"] == "assistant"]
-    recalls, declines = sum(marks.RECALLED in r for r in replies), sum("have not told me" in r for r in replies)
+    recalls, declines = sum(marks.RECALLED in r for r in replies), sum("not told me" in r for r in replies)
     assert 0.08 < declines / (declines + recalls) < 0.28
 
 
@@ -188,6 +195,20 @@ def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped
     """A floor, not the aim: 80 of 100 were measured (see the model card)."""
     cases = evaluate.generated(40, 128)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.65
+
+
+def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped, tokenizer):
+    caches = (("dynamic", {}), ("static", {"max_cache_len": 256}), ("sliding_window", {"window_length": 32}), ("sink", {"window_length": 32}))
+    rows = {row.label: row for row in separation.measure(shipped, tokenizer, 8, (100,), caches, tell=lambda line: None)}
+    assert list(rows) == ["Dynamic", "Static 256", "Window 32", "Sink 4 + 28", separation.NO_CACHE, separation.NEVER_TOLD]
+    assert rows["Dynamic"].recalled["100"] >= 0.5
+    assert all(rows[label].same["100"] == 1 for label in ("Static 256", separation.NO_CACHE))
+    assert all(rows[label].recalled["100"] <= 0.25 for label in ("Window 32", "Sink 4 + 28", separation.NEVER_TOLD))
+
+
+def test_the_card_and_the_committed_figures_agree():
+    card_text = (FOLDER / "README.md").read_text()
+    assert card_text == card.card(FOLDER)
 
 
 @pytest.mark.xfail(strict=True, reason="the aim, not reached yet: 53 of 100 were measured; the model is to be trained longer (the card has the figures)")

@@ -14,7 +14,7 @@ import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import models
 from kvcache.engine import Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
-from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, view
+from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
 from ui.compare import Comparison, wanted_columns
 from ui.pump import batches
@@ -209,6 +209,13 @@ def test_the_learn_card_shows_what_the_cache_itself_says(name):
     if name in SMALL:
         assert "kv-cells" in card
     assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
+
+
+def test_the_recall_chart_has_a_line_for_every_cache_and_says_the_furthest_shares():
+    rows = [{"label": label, "recalled": {"64": 0.9, "512": share}, "same": {}} for label, share in (("Dynamic", 0.8), ("Window 256", 0.0))]
+    value = json.loads(recall.chart_value({"questions": 50, "rows": rows}))
+    assert [(line["name"], line["x"], line["y"]) for line in value["figure"]["data"]] == [("Dynamic", [64, 512], [0.9, 0.8]), ("Window 256", [64, 512], [0.9, 0.0])]
+    assert value["sentence"] == "Answered right 512 tokens after the telling: Dynamic 80%, Window 256 0%." and "50" in value["line"]
 
 
 # -- words -------------------------------------------------------------------------------------------------------

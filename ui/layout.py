@@ -169,11 +169,11 @@ def _see() -> dict[str, Any]:
     return {"memory": memory, "history": history}
 
 
-def chart(elem_id: str, label: str) -> gr.HTML:
+def chart(elem_id: str, label: str, value: str | None = None) -> gr.HTML:
     """A Plotly node that lives as long as the page. Its value is `fragments.chart_value(...)`."""
     url = f"gradio_api/file={quote(PLOTLY_JS.as_posix())}"
     return gr.HTML(
-        elem_id=elem_id, elem_classes="kv-chart", padding=False,
+        value, elem_id=elem_id, elem_classes="kv-chart", padding=False,
         html_template=(f'<div class="kv-plot" role="img" aria-label="{escape(label)}" data-plotly="{url}"></div>'
                        '<ul class="kv-legend" aria-label="Show or hide"></ul><p class="kv-facts"></p><p class="kv-words kv-hidden" aria-live="off"></p>'),
         js_on_load="window.kvPlot(element, props, watch)",
@@ -266,3 +266,16 @@ def measure_tab(levels: Sequence[tuple[str, str]], contexts: Sequence[tuple[str,
                 gr.HTML("<h2>Bytes of the cache</h2>")
                 size = chart("kv-measure-size", "Lines: bytes of the cache over tokens of context, one line per cache")
     return MeasureTab(level, lengths, names, start, stop, notice, progress, table, downloads, seconds, size)
+
+
+# -- learn -------------------------------------------------------------------------------------------------------
+
+def learn_tab(lead: str, cards: str, recall: str | None) -> None:
+    """What a cache is, what each remembers (a chart, where it was measured), and a card for each."""
+    gr.HTML(lead)
+    if recall:
+        with gr.Column(elem_classes="kv-card", elem_id="kv-recall"):
+            gr.HTML('<h2>What is remembered</h2><p class="kv-quiet">Measured on the bundled model: the same questions, about things told that many tokens '
+                    "earlier, answered with each cache. The model alone misses some; what a cache adds to that is the space below the full cache's line.</p>")
+            chart("kv-recall-chart", "Lines: share of questions answered right over tokens since the telling, one line per cache", recall)
+    gr.HTML(cards, elem_id="kv-learn")

@@ -24,10 +24,14 @@ INTRODUCTION = (
 )
 
 
-def learn_html(entries: Mapping[str, Any]) -> str:
+def lead_html() -> str:
+    """What a cache is, in a paragraph."""
+    return f'<p class="kv-lead">{escape(INTRODUCTION)}</p>'
+
+
+def cards_html(entries: Mapping[str, Any]) -> str:
     """All cards, in the order of the catalog."""
-    cards = "".join(card_html(entry) for entry in entries.values())
-    return f'<p class="kv-lead">{escape(INTRODUCTION)}</p><div class="kv-cards">{cards}</div>'
+    return f'<div class="kv-cards">{"".join(card_html(entry) for entry in entries.values())}</div>'
 
 
 def card_html(entry) -> str:

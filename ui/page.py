@@ -6,13 +6,14 @@ import threading
 import gradio as gr
 
 from kvcache import models
+from kvcache.bundled import separation
 from kvcache.catalog import ENTRIES
 
-from . import layout, measure_events
+from . import layout, measure_events, recall
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
-from .learn import learn_html
+from .learn import cards_html, lead_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
@@ -34,7 +35,8 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
             with gr.Tab("Measure"):
                 measure = measure_events.make_tab()
             with gr.Tab("Learn"):
-                gr.HTML(learn_html(ENTRIES), elem_id="kv-learn")
+                measured = separation.read()
+                layout.learn_tab(lead_html(), cards_html(ENTRIES), recall.chart_value(measured) if measured else None)
         wire_chat(chat, header, registry, page)
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)

@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from . import hand_written, path
+from . import hand_written, path, separation
 
 TEXT = """---
 license: apache-2.0
@@ -41,6 +41,9 @@ from the data maker. *never told*: questions that should be declined.
 
 {table}
 
+## With each cache
+{separation}
+
 ## Data
 Conversations made by `kvcache/bundled/dialogues.py`, nothing else: no text of other people. A fixed sixth of all values and a tenth of
 all ways of speaking are held out for the tests.
@@ -49,6 +52,7 @@ all ways of speaking are held out for the tests.
 ```
 python -m kvcache.bundled.train --minutes {round_minutes} --work build/llama
 python -m kvcache.bundled.evaluate --model build/llama/export
+python -m kvcache.bundled.separation --model build/llama/export
 ```
 {honest}
 """
@@ -67,7 +71,16 @@ def card(folder: Path) -> str:
     training = json.loads((folder / "training.json").read_text())
     return TEXT.format(**{**config, **training}, name=folder.name, parameters=parameters(config), megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
                        theta=config["rope_parameters"]["rope_theta"], pairs=len(hand_written.PAIRS), round_minutes=round(training["minutes"]),
-                       table=table(json.loads((folder / "evaluation.json").read_text())), honest=HONEST.format(**training, verdict_pairs=len(hand_written.VERDICT_PAIRS)))
+                       table=table(json.loads((folder / "evaluation.json").read_text())), separation=with_each_cache(folder), honest=HONEST.format(**training, verdict_pairs=len(hand_written.VERDICT_PAIRS)))
+
+
+def with_each_cache(folder: Path) -> str:
+    """What `separation` measured, in words and a table."""
+    measured = separation.read(folder)
+    if measured is None:
+        return "Not measured."
+    return (f"The same questions in training's ways, {measured['questions']} for each distance, answered greedily with each cache: the share right by tokens between the\n"
+            f"telling and the question, and how many answers are word for word the full cache's.\n\n{separation.table(measured)}")
 
 
 def parameters(config: dict) -> int:

@@ -350,7 +350,7 @@ class Conversation:
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
         message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
-        self.turn(message, f"You have not told me {fact.phrase}.")
+        self.turn(message, decisive(f"You have not told me {fact.phrase}."))
 
     def assistant_turn(self) -> None:
         rng = self.rng

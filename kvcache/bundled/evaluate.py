@@ -66,7 +66,7 @@ def clean(messages: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 @torch.inference_mode()
-def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32) -> list[str]:
+def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32, use_cache: bool = True) -> list[str]:
     """Greedy replies, batches of similar length padded on the left. `make_cache()` gives each batch its cache (default: the model's own)."""
     prompts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in conversations]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -77,7 +77,7 @@ def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_s
         ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompts[i])) + prompts[i] for i in rows], device=model.device)
         mask = torch.tensor([[0] * (longest - len(prompts[i])) + [1] * len(prompts[i]) for i in rows], device=model.device)
         cache = {"past_key_values": make_cache()} if make_cache else {}
-        out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=max_new_tokens, **cache)
+        out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=max_new_tokens, use_cache=use_cache, **cache)
         for i, row in zip(rows, out[:, longest:]):
             found[i] = tokenizer.decode(row, skip_special_tokens=True).strip()
     return found

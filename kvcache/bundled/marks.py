@@ -1,4 +1,4 @@
-"""Marks inside replies: which characters were recalled from earlier, which decide that something was told, and which nobody could guess.
+"""Marks inside replies: which characters were recalled from earlier, which decide between an answer and a refusal, and which nobody could guess.
 
 They are control characters that no text contains; `strip` removes them, `spans` turns them into a class per character.
 """
@@ -12,10 +12,10 @@ def recalled(text: str) -> str:
 
 
 def decisive(text: str) -> str:
-    """Mark the first two words before a recalled value: there a reply turns away from "You have not told me"."""
+    """Mark the first two words of an answer, where it parts from the others: "Your name" from "You have not told me"."""
     before, mark, rest = text.partition(RECALLED)
     words = before.split(" ", 2)
-    if not mark or len(words) < 3:
+    if len(words) < 3:
         return text
     return DECISIVE + " ".join(words[:2]) + CLOSE + " " + words[2] + mark + rest
 

@@ -1,0 +1,102 @@
+"""What each cache forgets, on a bundled model: `python -m kvcache.bundled.separation [--model FOLDER] [--questions 100]`.
+
+The same questions as in `evaluate`, about facts told 64 to 1,500 tokens earlier, answered greedily with every cache of CACHES. Prints the
+share answered right by distance and how many answers are word for word the full cache's; writes both as JSON beside the model, from which
+its card and the page's chart are made.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..catalog import create, entry
+from . import environment, evaluate, path
+
+DISTANCES = (64, 128, 256, 512, 1024, 1500)
+FILE = "separation.json"
+CACHES = (
+    ("dynamic", {}),  # the first is what the others' answers are compared with
+    ("static", {"max_cache_len": 2048}),
+    ("offloaded", {}),
+    ("quantized", {"nbits": 8}),
+    ("quantized", {"nbits": 4}),
+    ("quantized", {"nbits": 2}),
+    ("quantized", {"backend": "hqq", "nbits": 2, "axis_key": "channel", "axis_value": "channel", "q_group_size": 64}),
+    ("quantized", {"backend": "hqq", "nbits": 1}),
+    ("sliding_window", {"window_length": 256}),
+    ("sink", {"window_length": 256}),
+)
+NO_CACHE, NEVER_TOLD = "No cache", "Guessing: it was never told"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cache: the share of questions answered right, and of answers equal to the full cache's, for each distance in tokens."""
+
+    label: str
+    recalled: Mapping[str, float]
+    same: Mapping[str, float]
+
+
+def measure(model, tokenizer, questions: int, distances=DISTANCES, caches=CACHES, tell=print) -> list[Row]:
+    """A Row for every cache, for a run without one, and for the same questions with the telling taken out. `tell` hears each share."""
+    found: dict[str, tuple[dict, dict]] = {}
+    for distance in distances:
+        cases = evaluate.generated(questions, distance)
+        full: list[str] = []
+        for label, answers in _answers(model, tokenizer, cases, caches):
+            full = full or answers
+            recalled, same = found.setdefault(label, ({}, {}))
+            recalled[str(distance)] = sum(evaluate.contains(a, c.expected) for a, c in zip(answers, cases)) / len(cases)
+            same[str(distance)] = sum(a == b for a, b in zip(answers, full)) / len(cases)
+            tell(f"{label} at {distance:,} tokens: {recalled[str(distance)]:.1%} right, {same[str(distance)]:.1%} as with the full cache")
+    return [Row(label, *shares) for label, shares in found.items()]
+
+
+def _answers(model, tokenizer, cases, caches):
+    """(label, answers) of every row, the full cache's first."""
+    asked = [case.messages for case in cases]
+    for name, parameters in caches:
+        rows = 8 if "left padding" in entry(name).can else 1  # a batch is padded on the left
+        yield entry(name).describe(**parameters), evaluate.replies(model, tokenizer, asked, rows, lambda: create(name, model, **parameters))
+    yield NO_CACHE, evaluate.replies(model, tokenizer, asked, use_cache=False)
+    yield NEVER_TOLD, evaluate.replies(model, tokenizer, [messages[2:] for messages in asked])
+
+
+def table(measured: Mapping) -> str:
+    """Markdown: a row per cache, a column per distance, and the share of answers that are the full cache's over all distances."""
+    distances = list(measured["rows"][0]["recalled"])
+    lines = [f"| cache | {' | '.join(f'{int(d):,}' for d in distances)} | answers as with the full cache |", "|---" * (len(distances) + 2) + "|"]
+    for row in measured["rows"]:
+        same = sum(row["same"].values()) / len(distances)
+        shares = " | ".join(f"{row['recalled'][d]:.1%}" for d in distances)
+        lines.append(f"| {row['label']} | {shares} | {same:.1%} |")
+    return "\n".join(lines)
+
+
+def read(folder: Path | None = None) -> dict | None:
+    """What was measured on the model in `folder` (default: the model that ships), or None."""
+    file = (folder or path()) / FILE
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=path())
+    parser.add_argument("--questions", type=int, default=100, help="questions a cell")
+    parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
+    parser.add_argument("--json", type=Path, help=f"default: {FILE} in the model's folder")
+    options = parser.parse_args(arguments)
+    model, tokenizer = evaluate.load(options.model)
+    rows = measure(model, tokenizer, options.questions, options.distances, tell=lambda line: print(line, flush=True))
+    measured = {"questions": options.questions, "rows": [asdict(row) for row in rows]}
+    (options.json or options.model / FILE).write_text(json.dumps(measured, indent=1) + "\n")
+    print(table(measured))
+
+
+if __name__ == "__main__":
+    environment.restart("kvcache.bundled.separation")
+    main()

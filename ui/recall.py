@@ -1,0 +1,49 @@
+"""What each cache forgets, as measured on the bundled model: recall over the distance between telling and question."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvcache.bundled import separation
+
+from . import fragments
+
+# Caches that answer alike lie on one line: the wider ones are drawn first.
+STYLES = {
+    "Dynamic": ("var(--kv-keys)", 6, "solid"), "Static": ("var(--kv-text-soft)", 1.5, "dot"), "Offloaded": ("var(--kv-text-soft)", 1.5, "dash"),
+    separation.NO_CACHE: ("var(--kv-text)", 1.5, "dash"), "Native 8-bit": ("var(--kv-values)", 4, "dot"), "Native 4-bit": ("var(--kv-values)", 2, "solid"),
+    "Native 2-bit": ("var(--kv-scales)", 2, "solid"), "HQQ 2-bit": ("var(--kv-scales)", 2, "dot"), "HQQ 1-bit": ("var(--kv-scales)", 2, "dash"),
+    "Window": ("var(--kv-residual)", 3, "solid"), "Sink": ("var(--kv-state)", 2, "dash"), separation.NEVER_TOLD: ("var(--kv-evicted)", 2, "dot"),
+}
+
+
+def figure(measured: Mapping) -> dict:
+    """Lines: share of questions answered right over tokens between telling and question, one per cache."""
+    distances = [int(d) for d in measured["rows"][0]["recalled"]]
+    layout = {
+        "margin": {"l": 52, "r": 14, "t": 10, "b": 44}, "hovermode": "closest",
+        "xaxis": {"type": "log", "title": {"text": "tokens between the telling and the question", "standoff": 6}, "tickmode": "array", "tickvals": distances,
+                  "ticktext": [f"{d:,}" for d in distances]},
+        "yaxis": {"title": {"text": "answered right", "standoff": 6}, "tickformat": ".0%", "range": [-0.03, 1.03]},
+    }
+    return {"data": [_line(row) for row in measured["rows"]], "layout": layout}
+
+
+def _line(row: Mapping) -> dict:
+    colour, width, dash = next((style for start, style in STYLES.items() if row["label"].startswith(start)), ("var(--kv-text)", 1.5, "solid"))
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": row["label"], "x": [int(d) for d in row["recalled"]], "y": list(row["recalled"].values()),
+        "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4},
+        "hovertemplate": f"{row['label']}, %{{x:,}} tokens: %{{y:.0%}}<extra></extra>",
+    }
+
+
+def words(measured: Mapping) -> str:
+    """The chart in a sentence: every cache's share at the longest distance."""
+    furthest = list(measured["rows"][0]["recalled"])[-1]
+    shares = ", ".join(f"{row['label']} {row['recalled'][furthest]:.0%}" for row in measured["rows"])
+    return f"Answered right {int(furthest):,} tokens after the telling: {shares}."
+
+
+def chart_value(measured: Mapping) -> str:
+    """What the chart component is given."""
+    return fragments.chart_value(figure(measured), words(measured), [("questions a point", f"{measured['questions']}")])
