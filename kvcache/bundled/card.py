@@ -56,10 +56,12 @@ python -m kvcache.bundled.separation --model build/llama/export
 ```
 {honest}
 """
-HONEST = """The committed weights were not made in one go: {earlier_minutes} minutes (11.9 million tokens) in four phases while the data maker was being found, on
-cores shared with other work, ended at 53 % at 512 tokens, because nearly all its questions came soon after the telling. From those weights, with the learning rate anew,
-followed {last_minutes} minutes on the data maker as committed, whose questions come as often late as early; after an hour of it the ways of telling and asking
-were widened. Minutes are added by hand. The scripts have not been run from nothing to the end in one go.
+HONEST = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
+on cores shared with other work):
+
+{parts}
+
+The scripts have not been run from nothing to the end in one go.
 
 *by hand, second set* was written before its author saw the data maker's templates and is used for verdicts only; the same author then widened the templates,
 and 3 of its {verdict_pairs} rows now match a template on both sides."""
@@ -71,7 +73,18 @@ def card(folder: Path) -> str:
     training = json.loads((folder / "training.json").read_text())
     return TEXT.format(**{**config, **training}, name=folder.name, parameters=parameters(config), megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
                        theta=config["rope_parameters"]["rope_theta"], pairs=len(hand_written.PAIRS), round_minutes=round(training["minutes"]),
-                       table=table(json.loads((folder / "evaluation.json").read_text())), separation=with_each_cache(folder), honest=HONEST.format(**training, verdict_pairs=len(hand_written.VERDICT_PAIRS)))
+                       table=table(json.loads((folder / "evaluation.json").read_text())), separation=with_each_cache(folder), honest=how_it_was(training))
+
+
+def how_it_was(training: dict) -> str:
+    """In which parts the training was done; "" where it was done in one go."""
+    if "parts" not in training:
+        return ""
+    return HONEST.format(parts=_parts(training), verdict_pairs=len(hand_written.VERDICT_PAIRS))
+
+
+def _parts(training: dict) -> str:
+    return "\n".join(f"- {part['minutes']:g} minutes, {part['tokens']:,} tokens: {part['what']}" for part in training["parts"])
 
 
 def with_each_cache(folder: Path) -> str:
