@@ -71,23 +71,21 @@ def make_cache(
     if "max_cache_len" in known and max_cache_len is not None:
         settings.setdefault("max_cache_len", max(max_cache_len, known["max_cache_len"].minimum))
     if issubclass(offer.cache_class, QuantizedCache) and settings:
-        settings = _in_numbers(offer, settings)
-        if name in NBITS:
-            return offer.cache_class(settings, decoder_config(model))
+        return _quantized(offer, model, settings)
     return create(name, model, **settings) if settings.keys() <= known.keys() else _construct(offer, model, settings)
 
 
-def _in_numbers(offer: Entry, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a quantised cache as 4.48's config object checks them, so that axes may be numbers."""
+def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> QuantizedCache:
+    """A quantised cache from what 4.48's config object holds, its axes as numbers too, and what our class takes beside."""
     backend = offer.name if offer.name in NBITS else settings.get("backend", offer.defaults().get("backend"))
     if str(settings.get("backend", backend)).lower() != str(backend).lower():
         raise ValueError(f"cache_config is for the backend {settings['backend']!r} and cache_implementation is {offer.name!r}")
-    known = {field.name for field in dataclasses.fields(QuantizedCacheConfig)}
-    beside = {name: value for name, value in settings.items() if name in offer.known({}) and name not in known}
-    given = {name: value for name, value in {**offer.defaults(), **settings}.items() if name not in offer.known({}) or name in known}
-    checked = dict(QuantizedCacheConfig.from_dict({**given, "backend": backend}))
-    checked.pop("cache_implementation")
-    return {**checked, **beside}
+    fields = {field.name for field in dataclasses.fields(QuantizedCacheConfig)}
+    beside = {name: value for name, value in settings.items() if name in offer.known({}) and name not in fields}
+    defaults = {name: value for name, value in offer.defaults().items() if name in fields}
+    given = {name: value for name, value in settings.items() if name not in beside}
+    checked = QuantizedCacheConfig.from_dict({**defaults, "compute_dtype": torch.float32, **given, "backend": backend})
+    return offer.cache_class(config=decoder_config(model), cache_config=checked, **beside)
 
 
 def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:

@@ -1,7 +1,8 @@
 """The README's tables: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
 
-`--readme` writes both tables between their markers in README.md; without it they are printed. `--speed FILE` does that with
-the JSON of a `python -m kvcache.measure speed` instead, and measures nothing.
+`--readme` writes the tables between their markers in README.md; without it they are printed. Two ways measure nothing:
+`--catalog` does that with the tables that the catalog alone says, of caches and of operations, and `--speed FILE` with the
+JSON of a `python -m kvcache.measure speed`.
 """
 
 import argparse
@@ -68,9 +69,10 @@ def catalog_table() -> str:
 
 def operations_table() -> str:
     """What every cache does and what it refuses, as the catalog claims and tests/test_operations.py tries."""
-    lines = [f"| | {' | '.join(f'`{name}`' for name in ENTRIES)} |", "|---" * (len(ENTRIES) + 1) + "|"]
+    every = ENTRIES | OTHERS
+    lines = [f"| | {' | '.join(f'`{name}`' for name in every)} |", "|---" * (len(every) + 1) + "|"]
     for operation, words in OPERATIONS.items():
-        cells = ("✓" if operation in each.can else "refused" for each in ENTRIES.values())
+        cells = ("✓" if operation in each.can else "refused" for each in every.values())
         lines.append(f"| {words} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -217,30 +219,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
+    parser.add_argument("--catalog", action="store_true", help="write or print what the catalog alone says, and measure nothing")
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
     options = parser.parse_args()
+    if options.catalog:
+        return _show(said_by_catalog(), options.readme)
     if options.speed:
-        return _show_speed(options.speed, options.readme)
+        return _show({"speed": speed_table(results.Report.read(options.speed))}, options.readme)
     loaded = models.load(options.model)
     rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     table = measured_table(rows, where(loaded, options.questions))
     streams = stream_table(stream(loaded, lambda line: print(line, file=sys.stderr, flush=True)))
-    print(f"{table}\n\n{streams}")
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    if options.readme:
-        text = put(options.readme.read_text(), "measured", table)
-        for name, made in (("catalog", catalog_table()), ("operations", operations_table()), ("stream", streams)):
-            text = put(text, name, made)
-        options.readme.write_text(text)
+    _show({"measured": table, "stream": streams, **(said_by_catalog() if options.readme else {})}, options.readme)
 
 
-def _show_speed(path: Path, readme: Path | None) -> None:
-    table = speed_table(results.Report.read(path))
+def said_by_catalog() -> dict[str, str]:
+    """The tables that need no measuring, by the names of their markers."""
+    return {"catalog": catalog_table(), "operations": operations_table()}
+
+
+def _show(tables: dict[str, str], readme: Path | None) -> None:
+    """Write tables between their markers, or print them."""
     if readme is None:
-        print(table)
-    else:
-        readme.write_text(put(readme.read_text(), "speed", table))
+        return print("\n\n".join(tables.values()))
+    text = readme.read_text()
+    for name, table in tables.items():
+        text = put(text, name, table)
+    readme.write_text(text)
 
 
 if __name__ == "__main__":

@@ -307,23 +307,28 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     """Continue a cache, filled or new, by input_ids [B, T] on any model; returns the logits [B, T, V].
 
     In one forward where that is right, else token by token. Positions are given where the model takes them, since
-    Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too.
+    Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too. To a
+    model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
+    `encoder_outputs` are the encoder's.
     """
-    accepted = inspect.signature(model.forward).parameters
+    accepted, side = inspect.signature(model.forward).parameters, ""
+    if model.config.is_encoder_decoder:
+        side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
     has_attention = "past_key_values" in accepted
     kwargs["past_key_values" if has_attention else "cache_params"] = cache
     total = input_ids.shape[1]
     seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
     positions = _positions(attention_mask, seen, input_ids)
-    size = 1 if any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in cache.layers) else max(total, 1)
+    layers = getattr(cache, "self_attention_cache", cache).layers
+    size = 1 if any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers) else max(total, 1)
     logits = []
     for start in range(0, total, size):
         stop = min(total, start + size)
         if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
-            kwargs["attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+            kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
         if "position_ids" in accepted:
             kwargs["position_ids"] = positions[:, start:stop]
-        logits.append(model(input_ids[:, start:stop], use_cache=True, **kwargs).logits)
+        logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
     return torch.cat(logits, dim=1)
 
 

@@ -69,21 +69,53 @@ def sinks(layer: SinkLayer) -> Past:
     return past
 
 
-def rounded(layer: QuantizedLayer) -> Past:
-    """Every token, whole blocks of those behind the latest `residual_length` as they come back from their codes."""
+class RoundedLayer(SlowLayer):
+    """Every token; whole blocks, once they are behind the latest `residual_length`, as they come back from their codes.
 
-    def past(rows, side):
-        tokens = max(0, rows.shape[2] - layer.residual_length) // layer.block * layer.block
-        scheme = layer.scheme(side, rows.shape[3])
-        blocks = [scheme.decode(scheme.encode(block), layer.block, rows.dtype) for block in rows[:, :, :tokens].split(layer.block, dim=2) if tokens]
-        return torch.cat([*blocks, rows[:, :, tokens:]], dim=2)
+    What is rounded stays so when others go: of a block that a `crop` cuts, the kept tokens keep their rounded values.
+    """
 
-    return past
+    def __init__(self, layer: QuantizedLayer):
+        super().__init__(lambda rows, side: self.rounded(rows, side, self.due()))
+        self.layer, self.coded, self.is_recording = layer, 0, False
+
+    def activate_past_recording(self):
+        self.is_recording = True
+
+    def due(self) -> int:
+        """Tokens that the next ones see rounded."""
+        return max(self.coded, (self.get_seq_length() - self.layer.residual_length) // self.layer.block * self.layer.block)
+
+    def rounded(self, rows, side, coded):
+        scheme = self.layer.scheme(side, rows.shape[3])
+        blocks = [scheme.decode(scheme.encode(block), self.layer.block, rows.dtype) for block in rows[:, :, :coded].split(self.layer.block, dim=2) if coded]
+        return torch.cat([*blocks, rows[:, :, coded:]], dim=2)
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        self.coded = self.due()
+        return super().update(key_states, value_states, *args, **kwargs)
+
+    def crop(self, tokens):
+        length = tokens if tokens > 0 else self.get_seq_length() + tokens
+        coded = self.coded if self.is_recording else self.due()
+        self.coded = min(coded, length) // self.layer.block * self.layer.block
+        self.keys, self.values = (
+            torch.cat([rows[:, :, : self.coded], self.rounded(rows, side, coded)[:, :, self.coded : length]], dim=2)
+            for rows, side in ((self.keys, "key"), (self.values, "value"))
+        )
 
 
-FORMULAS = {SinkLayer: sinks, WindowLayer: window, QuantizedLayer: rounded}
+FORMULAS = {
+    SinkLayer: lambda layer: SlowLayer(sinks(layer)),
+    WindowLayer: lambda layer: SlowLayer(window(layer)),
+    QuantizedLayer: RoundedLayer,
+}
 
 
 def slow(cache) -> transformers.Cache:
     """A fresh cache that gives what this one, of one of the kinds above on a model of full attention, should give."""
-    return transformers.Cache(layers=[SlowLayer(FORMULAS[type(layer)](layer)) for layer in cache.layers])
+    if isinstance(cache, transformers.EncoderDecoderCache):
+        return transformers.EncoderDecoderCache(slow(cache.self_attention_cache), transformers.DynamicCache())
+    result = transformers.DynamicCache()
+    result.layers = [FORMULAS[type(layer)](layer) for layer in cache.layers]
+    return result

@@ -2,71 +2,14 @@
 
 import copy
 import warnings
-from functools import cache
 
-import numpy
 import pytest
 import torch
 import transformers
+from pairs import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits, model_of
 
 import kvcache
 from kvcache import DynamicCache, EncoderDecoderCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
-
-CLOSE = dict(atol=2e-4, rtol=1e-4)
-SIZES = dict(vocab_size=97, d_model=64, pad_token_id=0, eos_token_id=None, bos_token_id=None, decoder_start_token_id=0)
-LAYERS = dict(encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64)
-MODELS = ("t5", "bart", "whisper")
-TOKENS = 24
-
-
-@cache
-def model_of(name):
-    torch.manual_seed(3)
-    if name == "t5":
-        config = transformers.T5Config(d_kv=16, d_ff=64, num_layers=2, num_heads=4, **SIZES)
-        model = transformers.T5ForConditionalGeneration(config)
-    elif name == "bart":
-        model = transformers.BartForConditionalGeneration(transformers.BartConfig(max_position_embeddings=128, forced_eos_token_id=None, **LAYERS, **SIZES))
-    else:
-        config = transformers.WhisperConfig(num_mel_bins=80, max_source_positions=1500, max_target_positions=96, **LAYERS, **SIZES)
-        model = transformers.WhisperForConditionalGeneration(config)
-    with torch.no_grad():
-        for where, parameter in model.named_parameters():
-            if parameter.dim() > 1 and ("attn" in where or "Attention" in where) and "bias" not in where:
-                parameter.mul_(6.0)
-    return model.eval()
-
-
-@cache
-def heard(rows=2):
-    """What Whisper's own feature extractor makes of a second of two tones: [rows, 80, 3000]."""
-    time = numpy.arange(16000) / 16000
-    audio = [numpy.sin(2 * numpy.pi * tone * time).astype(numpy.float32) for tone in (220, 330, 495)[:rows]]
-    return transformers.WhisperFeatureExtractor()(audio, sampling_rate=16000, return_tensors="pt").input_features
-
-
-@cache
-@torch.no_grad()
-def encoded(name, rows=2):
-    """The encoder's output, computed once."""
-    model = model_of(name)
-    inputs = {"input_features": heard(rows)} if name == "whisper" else {"input_ids": ids(rows, 15, 1)}
-    return model.get_encoder()(**inputs)
-
-
-def ids(rows, tokens, seed=0):
-    return torch.randint(3, 97, (rows, tokens), generator=torch.Generator().manual_seed(seed))
-
-
-@torch.no_grad()
-def logits(name, tokens, cache=None, rows=2):
-    state = encoded(name, 3).last_hidden_state[:rows] if isinstance(rows, int) else encoded(name, 3).last_hidden_state[rows]
-    return model_of(name)(encoder_outputs=(state,), decoder_input_ids=tokens, past_key_values=cache, use_cache=cache is not None).logits
-
-
-def fed(name, tokens, cache, bounds, rows=2):
-    return torch.cat([logits(name, tokens[:, a:b], cache, rows) for a, b in bounds], dim=1)
-
 
 STEPS = [(0, 10), (10, 11), (11, 20), *((i, i + 1) for i in range(20, TOKENS))]
 OWN = {

@@ -1,15 +1,18 @@
 """Caches that have a name of their own and no place in menus: the catalog makes, predicts, saves and generates with them."""
 
+import sys
+
 import pytest
 import torch
 from architectures import logits_with_cache, model_of, token_ids
-from test_encoder_decoder import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits
-from test_encoder_decoder import model_of as pair_model
+from pairs import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits
+from pairs import model_of as pair_model
 
 import kvcache
 from kvcache import catalog
 
 GREEDY = dict(max_new_tokens=8, do_sample=False)
+AUTO = {"axis_key": "auto", "axis_value": "auto", "compute_dtype": torch.float32}
 SMALL = {"residual_length": 16, "q_group_size": 32}
 SELVES = {"dynamic": {}, "static": {"max_cache_len": 32}, "offloaded": {}, "offloaded_static": {"max_cache_len": 32}, "quantized": {"residual_length": 32}}
 
@@ -48,6 +51,30 @@ def test_generate_takes_a_backends_name(backend, config):
     assert torch.equal(out, model.generate(tokens, use_cache=False, **GREEDY))  # shorter than the residual
 
 
+@pytest.mark.parametrize("attention", ["auto", "fused", "decode"])
+@pytest.mark.parametrize("backend", ["quanto", "hqq"])
+def test_a_backend_by_its_name_reads_its_codes_as_asked(backend, attention):
+    model, tokens, settings = model_of("llama"), token_ids(1, 90), {**SMALL, "nbits": 4}
+    by_class = catalog.OTHERS[backend].cache_class({**settings, **AUTO}, model.config, attention=attention)
+    by_name = kvcache.create(backend, model, **settings, attention=attention)
+    for cache in (by_class, by_name):
+        exact = logits_with_cache(model, tokens, kvcache.create(backend, model, **settings, attention="decode"), [(0, 80), (80, 81)])
+        torch.testing.assert_close(logits_with_cache(model, tokens, cache, [(0, 80), (80, 81)]), exact, **CLOSE)
+        read = cache.update(*torch.randn(2, 1, 2, 1, 16), 0)[0]
+        assert (type(read) is torch.Tensor) == (attention == "decode")
+
+
+def test_generate_hands_the_kind_of_attention_on(monkeypatch):
+    seen, library = [], sys.modules["kvcache.generate"]
+    make = library.make_cache
+    monkeypatch.setattr(library, "make_cache", lambda *args: seen.append(make(*args)) or seen[-1])
+    for name in ("quantized", "quanto", "hqq"):
+        kvcache.generate(model_of("llama"), token_ids(1, 5), cache_implementation=name, cache_config={"attention": "decode", "nbits": 2}, **GREEDY)
+    assert [(cache.name, cache.layers[0].attention, cache.layers[0].nbits, cache.layers[0].compute_dtype) for cache in seen] == [
+        (name, "decode", 2, torch.float32) for name in ("quantized", "quanto", "hqq")
+    ]
+
+
 def test_what_a_backend_cannot_is_refused_with_the_reason():
     model = model_of("llama")
     with pytest.raises(ValueError, match="nbits must be one of 4, 2, got 3"):
@@ -56,6 +83,10 @@ def test_what_a_backend_cannot_is_refused_with_the_reason():
         kvcache.create("quanto", model, backend="hqq")
     with pytest.raises(ValueError, match="cache_config is for the backend 'hqq' and cache_implementation is 'quanto'"):
         kvcache.generate(model, token_ids(1, 5), cache_implementation="quanto", cache_config={"backend": "hqq"}, **GREEDY)
+    with pytest.raises(ValueError, match="attention must be one of auto, fused, decode, got 'flash'"):
+        kvcache.HQQQuantizedCache(attention="flash")
+    with pytest.raises(ValueError, match="hqq: attention over packed codes reads 8, 4 or 2 bits, not 3"):
+        kvcache.create("hqq", model, nbits=3, attention="fused")
     with pytest.raises(ValueError, match="there are dynamic, static.*quanto, hqq"):
         kvcache.create("fp8", model)
 

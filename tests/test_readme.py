@@ -27,11 +27,19 @@ def code_block(beginning: str) -> str:
 
 
 def test_the_table_of_caches_is_the_catalog():
-    assert between("catalog") == report.catalog_table(), "run python -m kvcache.report --readme README.md"
+    assert between("catalog") == report.catalog_table(), "run python -m kvcache.report --catalog --readme README.md"
 
 
 def test_the_table_of_operations_is_the_catalogs():
-    assert between("operations") == report.operations_table(), "run python -m kvcache.report --readme README.md"
+    assert between("operations") == report.operations_table(), "run python -m kvcache.report --catalog --readme README.md"
+
+
+def test_the_catalogs_tables_are_written_without_measuring(tmp_path, monkeypatch, capsys):
+    stale = re.sub(r"(?s)(<!-- (catalog|operations) -->).*?(<!-- /\2 -->)", r"\1\nold\n\3", README)
+    (tmp_path / "README.md").write_text(stale)
+    monkeypatch.setattr("sys.argv", ["report", "--catalog", "--readme", str(tmp_path / "README.md")])
+    report.main()
+    assert (tmp_path / "README.md").read_text() == README != stale and not capsys.readouterr().out
 
 
 def test_the_measured_table_has_every_variant_with_the_bytes_that_the_config_predicts():

@@ -60,9 +60,7 @@ class QuantizedLayer(Layer):
 
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
-        group = self.block if self.axes[side] == "channel" else largest_divisor(dim, self.token_group)
-        quantizer = native_values if (self.backend, side) == ("native", "value") else QUANTIZERS[self.backend]
-        return Scheme(self.nbits, self.axes[side], group, quantizer)
+        return scheme_of(self.backend, self.nbits, side, self.axes[side], self.block, self.token_group, dim)
 
     def _scheme(self, side: str) -> Scheme:
         return self.scheme(side, getattr(self, f"{side}_residual").data.shape[D])
@@ -236,21 +234,21 @@ class QuantizedCache(Cache):
 
 
 class QuantoQuantizedCache(QuantizedCache):
-    """QuantizedCache as quanto chooses its scales: 4 or 2 bits, axis 0 (per token) or -1 (per channel)."""
+    """QuantizedCache as quanto chooses its scales: 4 or 2 bits, axis 0 (per token) or -1 (per channel); `attention` as there."""
 
     name = "quanto"
 
-    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
-        super().__init__(config, cache_config=_for_backend("quanto", cache_config))
+    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None, *, attention: str = "auto"):
+        super().__init__(config, attention=attention, cache_config=_for_backend("quanto", cache_config))
 
 
 class HQQQuantizedCache(QuantizedCache):
-    """QuantizedCache as HQQ chooses its scales: 8, 4, 3, 2 or 1 bits, axis 0 (per channel) or 1 (per token)."""
+    """QuantizedCache as HQQ chooses its scales: 8, 4, 3, 2 or 1 bits, axis 0 (per channel) or 1 (per token); `attention` as there."""
 
     name = "hqq"
 
-    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None):
-        super().__init__(config, cache_config=_for_backend("hqq", cache_config))
+    def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None, *, attention: str = "auto"):
+        super().__init__(config, attention=attention, cache_config=_for_backend("hqq", cache_config))
 
 
 def _for_backend(backend: str, cache_config: QuantizedCacheConfig | dict | None) -> dict:
@@ -285,6 +283,14 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
     )
     table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
     return (build_layers(config, table), None) if config else (None, make)
+
+
+@functools.cache
+def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int) -> Scheme:
+    """How "key" or "value" states of `dim` channels are quantised. Kept: every layer asks at every token."""
+    group = block if axis == "channel" else largest_divisor(dim, token_group)
+    quantizer = native_values if (backend, side) == ("native", "value") else QUANTIZERS[backend]
+    return Scheme(nbits, axis, group, quantizer)
 
 
 @functools.cache
