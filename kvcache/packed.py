@@ -12,8 +12,9 @@ import functools
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
@@ -26,8 +27,7 @@ EIGHTS = 8  # the loops take that many tokens at a time
 ENOUGH = 1 << 18  # key elements below which a second thread costs more than it brings
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """Keys or values of one layer at one moment: `packed` tokens as codes, and residual rows start to stop.
 
     Buffers come at full capacity [B, H, capacity, width]. Good until the layer's next update.
@@ -42,38 +42,44 @@ class Side:
     stop: int
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> torch.Size:
         batch, heads, _, dim = self.residual.shape
-        return batch, heads, self.packed + self.stop - self.start, dim
+        return torch.Size((batch, heads, self.packed + self.stop - self.start, dim))
 
     def dense(self) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded."""
         rows = self.packed // self.scheme.group if self.scheme.axis == "channel" else self.packed
         counts = (self.packed, rows, rows, self.packed // self.block)
-        parts = (self.encoded.codes, self.encoded.scales, self.encoded.minima, self.encoded.gains)
-        encoded = Encoded(*(part[:, :, :count] for part, count in zip(parts, counts)))
+        encoded = Encoded(*(part[:, :, :count] for part, count in zip(self.encoded, counts)))
         return torch.cat([self.scheme.decode(encoded, self.block, self.residual.dtype), self.residual[:, :, self.start : self.stop]], dim=2)
 
     def arrays(self) -> tuple:
-        """Codes, scales, minima, gains and residual as numpy arrays [B H, capacity, width], float16 as its bits."""
+        """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
         e = self.encoded
         parts = (e.codes, e.scales.view(torch.uint16), e.minima.view(torch.uint16), e.gains, self.residual.float())
-        return tuple(part.flatten(0, 1).numpy() for part in parts)
+        return tuple(np.ascontiguousarray(part.numpy()) for part in parts)
 
 
 class PackedStates(torch.Tensor):
     """Keys or values [B, H, T, D] that are decoded when they are touched, unless attention reads them packed."""
 
     side: Side
+    _shape: torch.Size
 
     @staticmethod
     def __new__(cls, side: Side) -> "PackedStates":
-        self = torch.Tensor._make_wrapper_subclass(cls, side.shape, dtype=side.residual.dtype, device=side.residual.device)
-        self.side = side
+        shape = side.shape
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=side.residual.dtype, device=side.residual.device)
+        self.side, self._shape = side, shape
         return self
 
+    @property
+    def shape(self) -> torch.Size:
+        """Models ask for it at every turn, and torch's own would be asked through __torch_function__."""
+        return self._shape
+
     def __repr__(self, *args, **kwargs) -> str:
-        return f"PackedStates(shape={self.side.shape}, nbits={self.side.scheme.nbits}, packed={self.side.packed})"
+        return f"PackedStates(shape={tuple(self.shape)}, nbits={self.side.scheme.nbits}, packed={self.side.packed})"
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -179,22 +185,21 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
 
 
 def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    batch, heads, _, dim = key.shape
+    batch, heads, _, dim = key.residual.shape
     count = batch * heads
-    queries = (query.detach().float() * scale).reshape(count, -1, dim).numpy()
+    queries = query.detach().float().numpy().reshape(batch, heads, -1, dim)
+    out = torch.empty(*query.shape[:3], value.residual.shape[3])
     *keys, key_residual = key.arrays()
     *values, value_residual = value.arrays()
-    out = torch.empty(count, queries.shape[1], value.shape[3])
-    fixed = (queries, *keys, *values, key_residual, value_residual, _bias(mask, batch), _halves(), key.scheme.nbits, key.block)
-    counts = (key.packed, key.start, key.stop)
+    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _bias(mask, batch), _halves(), key.scheme.nbits, key.block)
+    fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
     threads = min(torch.get_num_threads(), count) if count * key.packed * dim > ENOUGH else 1
     bounds = [count * i // threads for i in range(threads + 1)]
-    work = [(*fixed, *counts, first, last, out.numpy()) for first, last in zip(bounds, bounds[1:])]
-    others = [_pool().submit(attend_heads, *arguments) for arguments in work[1:]]
-    attend_heads(*work[0])
+    others = [_pool().submit(attend_heads, *fixed, first, last) for first, last in zip(bounds[1:], bounds[2:])]
+    attend_heads(*fixed, 0, bounds[1])
     for other in others:
         other.result()
-    return out.view(*query.shape[:3], -1).to(query.dtype)
+    return out.to(query.dtype)
 
 
 def _bias(mask: torch.Tensor | None, batch: int):

@@ -12,7 +12,6 @@ import numpy as np
 
 COMPILED = dict(fastmath=True, cache=True, nogil=True, error_model="numpy")
 LOG2_E = np.float32(1.4426950408889634)
-POWERS = (2.0 ** -np.arange(127)).astype(np.float32)
 EXP2 = tuple(np.float32(c) for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 0.24022651, 0.69314718, 1.0))  # Taylor series of 2^f
 
 
@@ -46,27 +45,13 @@ def add(share, b, out):
 
 
 @numba.njit(**COMPILED)
-def add_eight(shares, rows, start, out):
-    """out += shares [8] times eight rows of floats, from column `start` on; eight, so that `out` is loaded and stored seldom."""
+def add_eight(shares, rows, out):
+    """out += shares [8] times eight rows; eight, so that `out` is loaded and stored seldom."""
     a, b, c, d, e, f, g, h = shares[0], shares[1], shares[2], shares[3], shares[4], shares[5], shares[6], shares[7]
-    stop = start + out.shape[0]
-    r0, r1, r2, r3 = rows[0, start:stop], rows[1, start:stop], rows[2, start:stop], rows[3, start:stop]
-    r4, r5, r6, r7 = rows[4, start:stop], rows[5, start:stop], rows[6, start:stop], rows[7, start:stop]
+    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
     for i in range(out.shape[0]):
         first = (a * r0[i] + b * r1[i]) + (c * r2[i] + d * r3[i])
         out[i] += first + ((e * r4[i] + f * r5[i]) + (g * r6[i] + h * r7[i]))
-
-
-@numba.njit(**COMPILED)
-def add_eight_codes(shares, codes, start, bits, out):
-    """The same straight from eight packed rows."""
-    a, b, c, d, e, f, g, h = shares[0], shares[1], shares[2], shares[3], shares[4], shares[5], shares[6], shares[7]
-    stop = start + out.shape[0]
-    r0, r1, r2, r3 = codes[0, start:stop], codes[1, start:stop], codes[2, start:stop], codes[3, start:stop]
-    r4, r5, r6, r7 = codes[4, start:stop], codes[5, start:stop], codes[6, start:stop], codes[7, start:stop]
-    for i in range(out.shape[0]):
-        first = (a * np.float32(r0[i] & bits) + b * np.float32(r1[i] & bits)) + (c * np.float32(r2[i] & bits) + d * np.float32(r3[i] & bits))
-        out[i] += first + ((e * np.float32(r4[i] & bits) + f * np.float32(r5[i] & bits)) + (g * np.float32(r6[i] & bits) + h * np.float32(r7[i] & bits)))
 
 
 @numba.njit(**COMPILED)
@@ -105,55 +90,46 @@ def score(queries, codes, scales, minima, gains, nbits, block, halves, scores):
 
 
 @numba.njit(**COMPILED)
-def weigh(weights, codes, scales, minima, gains, nbits, block, halves, out):
-    """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
-
-    Tokens go by eights, which `block` is a multiple of.
-    """
-    many, dim = out.shape
-    width, mask, groups = codes.shape[1], (1 << nbits) - 1, scales.shape[1]
-    group = dim // groups
-    step = math.gcd(group, width)
-    scale, low = np.empty((groups, 8), np.float32), np.empty((groups, 8), np.float32)
-    wide, shares, lows = np.empty((8, dim), np.float32), np.empty(8, np.float32), np.zeros((many, groups), np.float32)
-    out[:] = np.float32(0.0)
-    for t in range(0, codes.shape[0], 8):
-        gain = gains[t // block, 0]
-        for j in range(groups):
-            for k in range(8):
-                scale[j, k] = halves[scales[t + k, j]] * gain
-                low[j, k] = halves[minima[t + k, j]] * gain
-        if many > 1:
-            for k in range(8):
-                for part in range(dim // width):
-                    widen(codes[t + k], np.uint8(mask << part * nbits), wide[k, part * width : (part + 1) * width])
-        for g in range(many):
-            eight = weights[g, t : t + 8]
-            for j in range(groups):
-                total = np.float32(0.0)
-                for k in range(8):
-                    total += eight[k] * low[j, k]
-                lows[g, j] += total
-            for start in range(0, dim, step):
-                part, row = start // width, scale[start // group]
-                for k in range(8):
-                    shares[k] = eight[k] * row[k] / np.float32(1 << part * nbits)
-                if many == 1:
-                    add_eight_codes(shares, codes[t : t + 8], start - part * width, np.uint8(mask << part * nbits), out[0, start : start + step])
-                else:
-                    add_eight(shares, wide, start, out[g, start : start + step])
-    for g in range(many):
-        for i in range(dim):
-            out[g, i] += lows[g, i // group]
+def decode_eight(codes, column, bits, scales, lows, out, first, count):
+    """Of eight rows: out[first : first + count] = (codes[column : column + count] & bits) scale + low."""
+    for k in range(8):
+        row, decoded, scale, low = codes[k, column : column + count], out[k, first : first + count], scales[k], lows[k]
+        for i in range(count):
+            decoded[i] = np.float32(row[i] & bits) * scale + low
 
 
 @numba.njit(**COMPILED)
-def softmax(scores):
-    """In place. exp(x) = 2^k p(f) with k = round(x log2 e), because numba's own exp doesn't vectorise."""
+def weigh(weights, codes, scales, minima, gains, nbits, block, halves, out):
+    """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
+
+    Tokens go by eights, which `block` is a multiple of; each is decoded once for all that share it.
+    """
+    many, dim = out.shape
+    width, mask, group = codes.shape[1], (1 << nbits) - 1, dim // scales.shape[1]
+    step = math.gcd(group, width)
+    eight, scale, low = np.empty((8, dim), np.float32), np.empty(8, np.float32), np.empty(8, np.float32)
+    out[:] = np.float32(0.0)
+    for t in range(0, codes.shape[0], 8):
+        gain = gains[t // block, 0]
+        for first in range(0, dim, step):
+            part, j = first // width, first // group
+            for k in range(8):
+                scale[k] = halves[scales[t + k, j]] * (gain / np.float32(1 << part * nbits))
+                low[k] = halves[minima[t + k, j]] * gain
+            decode_eight(codes[t : t + 8], first - part * width, np.uint8(mask << part * nbits), scale, low, eight, first, step)
+        for g in range(many):
+            add_eight(weights[g, t : t + 8], eight, out[g])
+
+
+@numba.njit(**COMPILED)
+def softmax(scores, bits):
+    """In place; bits: room for as many int32. exp(x) = 2^k p(f) with k = round(x log2 e): numba's own exp doesn't vectorise.
+
+    2^k is the float32 whose exponent bits say k.
+    """
     top = scores[0]
     for t in range(scores.shape[0]):
         top = max(top, scores[t])
-    total = np.float32(0.0)
     for t in range(scores.shape[0]):
         x = max((scores[t] - top) * LOG2_E, np.float32(-126.0))
         whole = np.floor(x + np.float32(0.5))
@@ -161,32 +137,38 @@ def softmax(scores):
         value = EXP2[0]
         for c in EXP2[1:]:
             value = value * rest + c
-        value *= POWERS[int(-whole)]
         scores[t] = value
-        total += value
+        bits[t] = np.int32(np.int32(whole) + np.int32(127)) << np.int32(23)
+    powers, total = bits.view(np.float32), np.float32(0.0)
+    for t in range(scores.shape[0]):
+        scores[t] *= powers[t]
+        total += scores[t]
     share = np.float32(1.0) / total
     for t in range(scores.shape[0]):
         scores[t] *= share
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, halves, nbits, block, packed, start, stop, first, last, out):
-    """Rows first to last of out [N, G, value D], where N = batch x key/value heads and G query heads share each.
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, halves, nbits, block, packed, start, stop, out, first, last):
+    """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D]; G query heads share each.
 
-    queries [N, G, D], scaled; kc, vc: codes [N, capacity, bytes], of which `packed` tokens count; rk, rv: residual
-    [N, capacity, D], of which start to stop count; bias [batch, packed + stop - start] to add to the scores, or [0, 0].
+    queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; rk, rv: residual
+    [B, H, capacity, D], of which start to stop count; bias [B, packed + stop - start] to add to the scores, or [0, 0].
     """
-    blocks, heads = packed // block, queries.shape[0] // max(1, bias.shape[0])
-    scores = np.empty((queries.shape[1], packed + stop - start), np.float32)
+    blocks, heads = packed // block, queries.shape[1]
+    scores = np.empty((queries.shape[2], packed + stop - start), np.float32)
+    bits = np.empty(scores.shape[1], np.int32)
     for n in range(first, last):
-        score(queries[n], kc[n, :packed], ks[n, :blocks], km[n, :blocks], kg[n], nbits, block, halves, scores)
+        b, h = n // heads, n % heads
+        query = queries[b, h] * np.float32(scale)
+        score(query, kc[b, h, :packed], ks[b, h, :blocks], km[b, h, :blocks], kg[b, h], nbits, block, halves, scores)
         for g in range(scores.shape[0]):
             for t in range(start, stop):
-                scores[g, packed + t - start] = dot(queries[n, g], rk[n, t])
+                scores[g, packed + t - start] = dot(query[g], rk[b, h, t])
             if bias.shape[0]:
-                add(np.float32(1.0), bias[n // heads], scores[g])
-            softmax(scores[g])
-        weigh(scores, vc[n, :packed], vs[n, :packed], vm[n, :packed], vg[n], nbits, block, halves, out[n])
+                add(np.float32(1.0), bias[b], scores[g])
+            softmax(scores[g], bits)
+        weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, halves, out[b, h])
         for g in range(scores.shape[0]):
             for t in range(start, stop):
-                add(scores[g, packed + t - start], rv[n, t], out[n, g])
+                add(scores[g, packed + t - start], rv[b, h, t], out[b, h, g])

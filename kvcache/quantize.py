@@ -9,6 +9,7 @@ or two batch rows, so that no row depends on another.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -66,8 +67,7 @@ class Scheme:
         return codes.reshape(shape)
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """Packed codes uint8 [B, H, T, D * nbits / 8], scales and minima float16, gains float32 [B, H, blocks, 1]."""
 
     codes: torch.Tensor

@@ -186,7 +186,7 @@ def test_auto_decodes_until_the_loops_are_compiled(monkeypatch):
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
     loops = packed._Loops()
-    monkeypatch.setattr("kvcache.packed_numba.attend_heads", lambda *arguments: arguments[-1].fill(0))
+    monkeypatch.setattr("kvcache.packed_numba.attend_heads", lambda *arguments: arguments[-3].fill(0))
     assert not loops.ready(wait=True) and "self-test" in loops.reason
     monkeypatch.setattr(packed, "LOOPS", loops)
     monkeypatch.setattr("kvcache.caches.quantized.LOOPS", loops)
