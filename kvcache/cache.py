@@ -136,6 +136,16 @@ class Cache(transformers.Cache):
         """(keys, values) of each layer, which is also what transformers' DynamicCache takes as data."""
         return (self[layer_idx] for layer_idx in range(len(self.layers)))
 
+    @property
+    def key_cache(self) -> list[torch.Tensor | None]:
+        """By layer, keys as attention reads them, as 4.48 calls them; None for layers without attention or tokens."""
+        return [keys for keys, _ in self]
+
+    @property
+    def value_cache(self) -> list[torch.Tensor | None]:
+        """By layer, values as attention reads them; None for layers without attention or tokens."""
+        return [values for _, values in self]
+
     def to_legacy_cache(self) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
         """((keys, values), ...) [B, H, seen, D] by layer, copied; (None, None) for layers without tokens.
 

@@ -191,3 +191,31 @@ def test_what_is_no_pair_of_caches_is_refused():
     with pytest.raises(TypeError, match=r"takes a self-attention and a cross-attention cache, got \['DynamicCache', 'list'\]"):
         EncoderDecoderCache(DynamicCache(), [])
     assert isinstance(EncoderDecoderCache(DynamicCache(), DynamicCache()), transformers.EncoderDecoderCache)
+
+
+def test_a_pair_answers_for_the_decoders_tokens():
+    cache = EncoderDecoderCache(StaticCache(model_of("bart").config, max_cache_len=32), DynamicCache())
+    assert (cache.get_usable_length(3), cache.get_max_cache_shape(), cache.get_max_length()) == (0, 32, 32)
+    fed("bart", ids(2, TOKENS), cache, [(0, TOKENS)])
+    assert cache.get_usable_length(3) == TOKENS
+    with pytest.warns(FutureWarning, match="get_seq_length"):
+        assert cache.seen_tokens == TOKENS
+    with pytest.raises(ValueError, match="9 more tokens do not fit: 24 of 32 are taken"):
+        cache.get_usable_length(9)
+    assert EncoderDecoderCache(DynamicCache(), DynamicCache()).get_max_cache_shape() is None
+    with pytest.raises(NotImplementedError, match="update its self_attention_cache or its cross_attention_cache"):
+        cache.update(torch.zeros(2, 4, 1, 16), torch.zeros(2, 4, 1, 16), 0)
+
+
+def test_feed_gives_the_decoder_its_tokens_and_the_encoder_its_own():
+    """With the decoder's own mask, where a row is padded; on transformers' pair too."""
+    tokens, mask = ids(2, TOKENS), torch.ones(2, TOKENS, dtype=torch.long)
+    mask[0, :5] = 0
+    model, state = model_of("t5"), encoded("t5", 2).last_hidden_state
+    own = [EncoderDecoderCache(DynamicCache(), DynamicCache()), transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())]
+    with torch.no_grad():
+        exact = model(encoder_outputs=(state,), decoder_input_ids=tokens, decoder_attention_mask=mask, use_cache=False).logits
+        for cache in own:
+            pieces = [kvcache.feed(model, tokens[:, a:b], cache, encoder_outputs=(state,), decoder_attention_mask=mask[:, :b]) for a, b in STEPS]
+            torch.testing.assert_close(torch.cat(pieces, dim=1)[1], exact[1], **CLOSE)
+            torch.testing.assert_close(torch.cat(pieces, dim=1)[0, 5:], exact[0, 5:], **CLOSE)

@@ -248,3 +248,32 @@ def test_sinks_as_4_48_constructs_them():
     with pytest.warns(UserWarning, match="pass config=model.config"):
         cache = SinkCache(window_length=16, num_sink_tokens=4)
     assert filled(cache).held_length() == 16
+
+
+def test_static_caches_take_their_arguments_by_place_in_either_versions_order():
+    gemma, mistral, map_ = model_of("gemma2").config, model_of("mistral").config, {0: "cpu", 1: "meta"}
+    first = (2, 64, "cpu", torch.float32)
+    for placed in ((map_,), (None, map_), (2, map_)):  # 4.46 to 4.48 had max_batch_size before the map
+        layers = StaticCache(CONFIG, *first, *placed).layers
+        assert [layer.keys.device.type for layer in layers] == ["cpu", "meta"] and layers[0].keys.shape == (2, 2, 64, 16)
+    assert StaticCache(CONFIG, None, 64, "cpu", torch.float32, 3).layers[0].keys.shape == (3, 2, 64, 16)
+    everywhere = dict.fromkeys(range(4), "meta")
+    assert {layer.keys.device.type for layer in kvcache.HybridCache(gemma, *first, None, everywhere).layers} == {"meta"}
+    assert [layer.keys.shape[2] for layer in SlidingWindowCache(mistral, *first, None, map_).layers] == [24, 24]
+    hosted = kvcache.OffloadedStaticCache(CONFIG, *first, "cpu", {0: "cpu"})
+    assert hosted.layers[0].keys.shape == (2, 2, 64, 16) and str(hosted.offload_device) == "cpu"
+    mamba = kvcache.MambaCache(model_of("mamba").config, 2, torch.float16, "cpu", 2)
+    assert mamba.ssm_states[0].shape[0] == 2 and mamba.ssm_states[0].dtype == torch.float16
+
+
+@pytest.mark.parametrize("made", [DynamicCache, kvcache.OffloadedCache, StaticCache, kvcache.HybridCache, kvcache.MambaCache, QuantizedCache])
+def test_what_is_no_config_is_named(made):
+    for wrong in (2, ((torch.zeros(1, 2, 3, 4),) * 2,)):
+        with pytest.raises(TypeError, match=f"expected a transformers model or config, got {type(wrong).__name__}"):
+            made(wrong)
+
+
+def test_keys_and_values_by_layer_under_their_old_names():
+    cache = filled(DynamicCache())
+    assert all(torch.equal(cache.key_cache[index], keys) and torch.equal(cache.value_cache[index], values) for index, (keys, values) in enumerate(cache))
+    assert DynamicCache().key_cache == []

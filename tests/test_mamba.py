@@ -321,7 +321,7 @@ def test_wrong_batch_sizes_are_named():
     config = model_of("mamba").config
     with pytest.raises(ValueError, match="batch_size is 2 and max_batch_size 3"):
         MambaCache(config, batch_size=2, max_batch_size=3)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_batch_size must be a whole number of at least 1, got 0"):
         MambaCache(config, batch_size=0)
     cache = MambaCache(config)
     step(model_of("mamba"), token_ids(3, 5), cache)

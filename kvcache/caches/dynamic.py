@@ -3,7 +3,7 @@
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers
+from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
 from ..layer import Buffer, Layer
 from ..predict import Shape, predicted_rows
@@ -57,7 +57,7 @@ class DynamicCache(Cache):
     name = "dynamic"
 
     def __init__(self, config: PreTrainedConfig | None = None):
-        layers = None if config is None else build_layers(config.get_text_config(decoder=True), LAYERS)
+        layers = None if config is None else build_layers(decoder_config(config), LAYERS)
         super().__init__(layers, GrowingLayer)
 
 

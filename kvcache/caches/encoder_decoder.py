@@ -37,6 +37,9 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: weakref.ref | None = None  # the model that `create` was given
     save = Cache.save
+    seen_tokens = Cache.seen_tokens
+    get_max_cache_shape = Cache.get_max_cache_shape
+    get_usable_length = Cache.get_usable_length
 
     def __init__(self, *caches: transformers.Cache | Iterable):
         if len(caches) == 1:
@@ -72,6 +75,10 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     def tokens_seen(self) -> int:
         """Tokens of the decoder's own seen."""
         return int(self.self_attention_cache.get_seq_length())
+
+    def update(self, *args, **kwargs):
+        """Raises NotImplementedError: keys and values of the decoder's go to one side, the encoder's to the other."""
+        raise NotImplementedError("an EncoderDecoderCache has two sides: update its self_attention_cache or its cross_attention_cache")
 
     def settle(self) -> None:
         """Have all that is stored in its place."""

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedConfig
 
-from ..cache import WINDOWED_TYPES, layer_types
+from ..cache import WINDOWED_TYPES, decoder_config, layer_types
 from ..entry import Entry, Parameter, all_but
 from .static import StaticCache
 
@@ -17,7 +17,7 @@ class HybridCache(StaticCache):
     name = "hybrid"
 
     def __init__(self, config: PreTrainedConfig, *args, **kwargs):
-        reason = misfit(config.get_text_config(decoder=True))
+        reason = misfit(decoder_config(config))
         if reason:
             raise ValueError(f"HybridCache: {reason}")
         super().__init__(config, *args, **kwargs)

@@ -4,7 +4,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 
-from ..cache import layer_types
+from ..cache import decoder_config, layer_types
 from ..entry import Entry, all_but
 from ..state import RECURRENT_TYPES, States, has_states_alone
 from .dynamic import DynamicCache
@@ -22,7 +22,7 @@ class HybridMambaAttentionDynamicCache(DynamicCache):
     name = "hybrid_mamba"
 
     def __init__(self, config: PreTrainedConfig, batch_size: int | None = None, dtype: torch.dtype | None = None, device: torch.device | str | None = None):
-        reason = misfit(config.get_text_config(decoder=True))
+        reason = misfit(decoder_config(config))
         if reason:
             raise ValueError(f"HybridMambaAttentionDynamicCache: {reason}")
         super().__init__(config)
@@ -31,16 +31,6 @@ class HybridMambaAttentionDynamicCache(DynamicCache):
     def transformer_layers(self) -> list[int]:
         """Indices of the layers with attention."""
         return [index for index, layer in enumerate(self.layers) if isinstance(layer, CacheLayerMixin)]
-
-    @property
-    def key_cache(self) -> list[torch.Tensor | None]:
-        """By layer, keys [B, H, seen, D]; None for layers without attention or tokens."""
-        return [getattr(layer, "keys", None) for layer in self.layers]
-
-    @property
-    def value_cache(self) -> list[torch.Tensor | None]:
-        """By layer, values [B, H, seen, D]; None for layers without attention or tokens."""
-        return [getattr(layer, "values", None) for layer in self.layers]
 
     @property
     def conv_states(self) -> list[torch.Tensor | None]:

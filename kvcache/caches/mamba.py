@@ -3,9 +3,10 @@
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers
+from ..cache import Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
 from ..state import CARRIES, StateLayer, has_states_alone, state_shape
+from .static import checked_batch
 
 
 class MambaCache(Cache):
@@ -28,22 +29,18 @@ class MambaCache(Cache):
         device: torch.device | str | None = None,
         max_batch_size: int | None = None,
     ):
-        config = config.get_text_config(decoder=True)
+        config = decoder_config(config)
         reason = misfit(config)
         if reason:
             raise ValueError(f"MambaCache: {reason}")
-        if None not in (batch_size, max_batch_size) and batch_size != max_batch_size:
-            raise ValueError(f"batch_size is {batch_size} and max_batch_size {max_batch_size}; they are one thing, give one")
         table = {"linear_attention": lambda number_of_states=1, **_: StateLayer(number_of_states, config.model_type in CARRIES, dtype)}
         super().__init__(build_layers(config, table))
         self.config = config
-        rows = batch_size if max_batch_size is None else max_batch_size
+        rows = checked_batch(batch_size, max_batch_size)
         if rows is not None:
             self._allocate(rows, dtype, device)
 
     def _allocate(self, rows: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        if rows < 1:
-            raise ValueError(f"batch_size must be at least 1, got {rows}")
         shape = state_shape(self.config)
         if shape is None:
             raise ValueError(f"the states of {self.config.model_type} are known with the first tokens only; leave batch_size out")

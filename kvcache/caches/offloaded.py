@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers
+from ..cache import Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
 from ..layer import Layer
 from .dynamic import LAYERS, GrowingLayer
@@ -244,7 +244,7 @@ class OffloadedCache(Offloading):
     name = "offloaded"
 
     def __init__(self, config: PreTrainedConfig | None = None, *, offload_device: torch.device | str = "cpu", link: Link | None = None):
-        layers = None if config is None else build_layers(config.get_text_config(decoder=True), LAYERS)
+        layers = None if config is None else build_layers(decoder_config(config), LAYERS)
         super().__init__(layers, GrowingLayer, offload_device=offload_device, link=link)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, layer_types
+from ..cache import Cache, build_layers, decoder_config, layer_types
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer
 from ..predict import Shape
@@ -126,7 +126,7 @@ class SinkCache(Cache):
         if config is None:
             warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
             return super().__init__(None, lambda: SinkLayer(window_length, num_sink_tokens))
-        config = config.get_text_config(decoder=True)
+        config = decoder_config(config)
         reason = misfit(config)
         if reason:
             raise ValueError(f"SinkCache: {reason}")

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers
+from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T
 from ..predict import Shape, predicted_rows
@@ -151,7 +151,7 @@ class SlidingWindowCache(Cache):
         *,
         window_length: int | None = None,
     ):
-        text = None if config is None else config.get_text_config(decoder=True)
+        text = None if config is None else decoder_config(config)
         window_length = window_length or getattr(text, "sliding_window", None)
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")

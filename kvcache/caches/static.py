@@ -8,7 +8,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers
+from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
@@ -361,7 +361,9 @@ class StaticCache(Cache, transformers.StaticCache):
         layer_device_map: Mapping[int, torch.device | str] | None = None,
         batch_size: int | None = None,
     ):
-        config = config.get_text_config(decoder=True)
+        config = decoder_config(config)
+        if isinstance(batch_size, Mapping) or isinstance(layer_device_map, int):  # 4.48's order: max_batch_size, then the map
+            layer_device_map, batch_size = batch_size, layer_device_map
         self.max_cache_len = checked_length(config, max_cache_len)
         Cache.__init__(self, build_layers(config, self._table(), STATIC_LAYER_TYPE_MAPPING, max_cache_len=self.max_cache_len))
         windows = [layer for layer in self.layers if isinstance(layer, StaticWindowLayer)]
@@ -393,12 +395,13 @@ def checked_length(config: PreTrainedConfig, max_cache_len: int | None) -> int:
 
 def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | None:
     """The one batch size of two names for it."""
-    if None not in (batch_size, max_batch_size) and batch_size != max_batch_size:
+    given = [size for size in (batch_size, max_batch_size) if size is not None]
+    for size in given:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"max_batch_size must be a whole number of at least 1, got {size!r}")
+    if len(set(given)) > 1:
         raise ValueError(f"batch_size and max_batch_size are two names for one thing, got {batch_size} and {max_batch_size}")
-    size = batch_size if batch_size is not None else max_batch_size
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise ValueError(f"max_batch_size must be a whole number of at least 1, got {size!r}")
-    return size
+    return given[0] if given else None
 
 
 def place(layers: list, config: PreTrainedConfig, batch_size, dtype, device, layer_device_map=None) -> None:
