@@ -13,7 +13,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from .engine import Sampling, feed, generate_tokens
 from .entry import OPERATIONS
 from .measure import drift, teacher_forced
 from .memory import measure_memory
-from .speed import results
+from .speed import results, targets
 
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
@@ -170,7 +170,8 @@ def speed_table(report: results.Report) -> str:
     """A speed run as Markdown: a table for each rig, milliseconds on its fewest threads and ratios to upstream's DynamicCache."""
     rigs = list(dict.fromkeys((level, heads) for level, heads, _ in report.groups()))
     left_out = [f"- {each}" for each in results.left_out_words(report)]
-    parts = [*(_rig_table(report, level, heads) for level, heads in rigs), report.where(), "\n".join(left_out)]
+    aims = [outcome.cells for outcome in targets.outcomes(report)]
+    parts = [_markdown(targets.HEADS, aims) if aims else "", *(_rig_table(report, level, heads) for level, heads in rigs), report.where(), "\n".join(left_out)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -181,8 +182,11 @@ def _rig_table(report: results.Report, level: str, heads: int) -> str:
     head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "times smaller"]
     title = f"**{results.title(level, heads)}**; ratios and bytes at {contexts[-1]:,} tokens:"
     lines = [_speed_line(report, [row for row in rows if row.contender == name], contexts, threads) for name in dict.fromkeys(row.contender for row in rows)]
-    table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
-    return "\n".join([title, "", *table])
+    return "\n".join([title, "", _markdown(head, lines)])
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def _speed_line(report: results.Report, rows: list[results.Row], contexts: list[int], threads: list[int]) -> list[str]:

@@ -10,7 +10,7 @@ import transformers
 
 import kvcache
 from kvcache import measure, report
-from kvcache.speed import command, contenders, figures, results, run, timing
+from kvcache.speed import command, contenders, figures, results, run, targets, timing
 from kvcache.speed.contenders import CONTENDERS, REFERENCE, Contender
 from kvcache.speed.results import LeftOut, Report, Row
 from kvcache.speed.rigs import LayerRig, ModelRig
@@ -48,7 +48,7 @@ def a_report():
 
 
 def test_every_contender_runs_on_one_layer_or_says_why_not():
-    names = set(CONTENDERS) - {"static", "upstream-quanto-4"}
+    names = set(CONTENDERS) - {"static", "static-compiled", "upstream-quanto-4"}
     found = collected(run.run(plan(small_layer(names))))
     measured, left_out = {row.contender for row in found.rows}, {each.label for each in found.left_out}
     unavailable = {name for name in names if CONTENDERS[name].why_not()}
@@ -162,7 +162,7 @@ def test_a_cache_that_brings_its_own_attention_has_it_for_its_own_steps_alone():
 
     runner = Runner(rig, Contender("own", "own", "ours", make), 16)
     assert rig.model.config._attn_implementation == "sdpa"
-    rig.step = lambda cache: seen.append(rig.model.config._attn_implementation) or timing.Step(1.0)
+    rig.step = lambda cache, compiled: seen.append(rig.model.config._attn_implementation) or timing.Step(1.0)
     runner.step()
     assert seen == ["eager"] and rig.model.config._attn_implementation == "sdpa"
 
@@ -256,7 +256,7 @@ def test_other_json_is_no_report(text):
 
 def test_the_words_say_what_where_and_what_is_missing():
     words = results.words(a_report())
-    assert re.search(r"Native 4-bit, decoded +64 +5\.00 .* 2\.00x .* 64\.0 / 64 +1,000 +4\.00x", words)
+    assert re.search(r"Native 4-bit, decoded +64 +5\.00 .* 2\.00x .* 64\.0 / 64 +- +1,000 +4\.00x", words)
     assert "upstream fp8 (layer at 64): not measured because it is <not> here" in words and "torch " + torch.__version__ in words
 
 
@@ -286,6 +286,75 @@ def test_the_readmes_table_comes_from_the_json(tmp_path, monkeypatch, capsys):
 def test_the_readme_has_a_place_for_the_table():
     text = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     assert "\npython -m kvcache.measure speed\n" in text and "| a |" in report.put(text, "speed", "| a |")
+
+
+# -- targets -------------------------------------------------------------------------------------------------------------
+
+
+def outcome(words, rows):
+    return next(each for each in targets.outcomes(Report(rows=rows)) if each.words.startswith(words))
+
+
+def test_a_target_is_met_where_every_place_and_number_of_threads_meets_it():
+    rows = [a_row(REFERENCE, 10, context=1024, level="135m"), a_row("fused-4", 5, context=1024, level="135m")]
+    found = outcome("4-bit fused, 135M", rows)
+    assert found.cells == ("4-bit fused, 135M geometry from 1k on: faster than upstream Dynamic", "at least 1x", "2x on 1 thread", "met")
+    slower = [a_row(REFERENCE, 10, context=4096, level="135m", threads=2), a_row("fused-4", 20, context=4096, level="135m", threads=2)]
+    found = outcome("4-bit fused, 135M", rows + slower)
+    assert found.figures == {1: 2.0, 2: 0.5} and found.verdict == "missed"
+    unmeasured = outcome("Static, compiled", rows)
+    assert (unmeasured.measured, unmeasured.verdict) == ("not measured", "-")
+    assert targets.outcomes(Report(rows=rows[:1])) == []
+
+
+def test_limits_from_above_take_the_worst_place_too():
+    rows = [a_row("native-4", 1, rare=Rare(seconds, 64), context=context) for seconds, context in ((0.002, 1024), (0.006, 4096))]
+    found = outcome("Native 4-bit: one flush", rows)
+    assert found.aim == "at most 5 ms" and found.measured == "6 ms on 1 thread" and found.verdict == "missed"
+
+
+def test_every_target_is_about_contenders_that_are_measured_there():
+    plan = command.plan_of(command.parser().parse_args(["--slow"]))
+    for target in targets.TARGETS:
+        levels = [level for level in plan.levels if level.name == target.level and target.query_heads in (None, level.query_heads)]
+        assert levels, target.words
+        for level in levels:
+            assert {target.contender, target.other or target.contender} <= set(level.contenders) | {REFERENCE}, target.words
+            assert target.context in (None, *level.contexts), target.words
+
+
+def test_targets_stand_in_the_words_the_page_the_json_and_the_readmes_table():
+    found = Report(settings={"rounds": 3}, rows=[a_row(REFERENCE, 10, context=1024, level="135m"), a_row("fused-4", 5, context=1024, level="135m")])
+    assert re.search(r"faster than upstream Dynamic +at least 1x +2x on 1 thread +met", results.words(found))
+    assert "<h2>Targets</h2>" in figures.html(found) and "<td>2x on 1 thread</td><td>met</td>" in figures.html(found)
+    assert "| at least 1x | 2x on 1 thread | met |" in report.speed_table(found)
+    again = json.loads(found.to_json())["targets"]
+    assert [each["met"] for each in again if each["figures"]] == [True] and Report.from_json(found.to_json()) == found
+
+
+def test_storing_a_prompt_is_timed_in_fresh_caches():
+    runner = Runner(LayerRig(2, kv_heads=2, head_dim=32), CONTENDERS["native-4"], 128)
+    with torch.no_grad():
+        times = runner.prefill_times()
+    assert times.count > 1 and 0 < times.low <= times.median and runner.cache.layers[0].seen == 128
+
+
+def test_a_compiled_model_is_another_way_to_step():
+    rig = ModelRig(**MODEL)
+    calls = []
+    rig.compiled = lambda *arguments, **options: calls.append(options["past_key_values"])
+    runner = Runner(rig, CONTENDERS["static-compiled"], 64)
+    with torch.no_grad():
+        runner.step()
+    assert calls == [runner.cache]
+    with pytest.raises(ValueError, match="whole models are compiled"):
+        LayerRig(2, kv_heads=2, head_dim=32).step(None, compiled=True)
+
+
+def test_compiling_waits_until_it_is_asked_for(monkeypatch):
+    assert "--slow does it" in contenders.why_not_compiled() or "neither g++ nor clang++" in contenders.why_not_compiled()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "neither g++ nor clang++" in contenders.why_not_compiled()
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------

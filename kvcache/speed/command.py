@@ -8,7 +8,20 @@ from pathlib import Path
 
 from . import figures, results
 from .contenders import CONTENDERS
-from .run import GROWTH_CONTENDERS, LAYER_CONTENDERS, MODEL_CONTENDERS, Level, Plan, Progress, growth, layer, run, small, tiny
+from .run import (
+    GROWTH_CONTENDERS,
+    LAYER_CONTENDERS,
+    MODEL_CONTENDERS,
+    TINY_CONTENDERS,
+    Level,
+    Plan,
+    Progress,
+    growth,
+    layer,
+    run,
+    small,
+    tiny,
+)
 
 CONTEXTS = (1024, 4096, 16384)
 QUICK_CONTEXTS = (256, 1024)
@@ -38,7 +51,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
     contexts = tuple(sorted(set(given.contexts or (QUICK_CONTEXTS if given.quick else CONTEXTS))))
     made = {
         "layer": [layer(heads, contexts, _chosen(given, LAYER_CONTENDERS)) for heads in ((8,) if given.quick else (8, 32))],
-        "tiny": [tiny((1024,) if given.quick else (8192,), _chosen(given, MODEL_CONTENDERS))],
+        "tiny": [tiny((1024,) if given.quick else (8192,), _chosen(given, TINY_CONTENDERS))],
         "135m": [small((256,) if given.quick else (1024, 4096), _chosen(given, MODEL_CONTENDERS))],
         "growth": [growth((256, 1024, 2048) if given.quick else (1024, 4096, 16384, 32768, 65536), threads[:1], _chosen(given, GROWTH_CONTENDERS))],
     }  # fmt: skip

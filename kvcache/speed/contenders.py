@@ -1,5 +1,7 @@
 """What is timed: upstream's caches, attention alone, and ours. One line of CONTENDERS is one contender."""
 
+import dataclasses
+import shutil
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ class Contender:
     """One cache that decodes. `side`: "upstream", "alone" (attention and nothing else) or "ours".
 
     `make(model, tokens)` gives a fresh cache with room for `tokens`, or raises. `slow`: rounds its whole history again at
-    each flush, by a solver. `why_not()`: a reason to leave it out unless asked for by hand, or None.
+    each flush, by a solver. `why_not()`: a reason to leave it out unless asked for by hand, or None. `compiled`: the model
+    decodes as torch.compile made it.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Contender:
     make: Callable[[transformers.PreTrainedModel, int], transformers.Cache]
     slow: bool = False
     why_not: Callable[[], str | None] = lambda: None
+    compiled: bool = False
 
 
 class HeldLayer(DynamicLayer):
@@ -63,6 +67,13 @@ def _ours(name: str, cache: str, label: str | None = None, **parameters) -> Cont
     return Contender(name, label or entry(cache).describe(**parameters), "ours", make, why_not=why_not)
 
 
+def why_not_compiled() -> str:
+    """torch.compile builds C++ on a CPU: not a thing to start unasked."""
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        return "torch.compile builds C++ on a CPU, and this machine has neither g++ nor clang++"
+    return "torch.compile builds C++ on a CPU, which takes a minute or two; --slow does it"
+
+
 def why_not_quanto() -> str | None:
     """quanto compiles a C++ extension when it first unpacks: not a thing to start unasked. None once it is built."""
     try:
@@ -88,6 +99,7 @@ CONTENDERS: dict[str, Contender] = {
         _upstream("upstream-hqq-4", "upstream HQQ 4-bit", "hqq", slow=True, nbits=4),
         _ours("dynamic", "dynamic"),
         _ours("static", "static", "Static"),
+        dataclasses.replace(_ours("static-compiled", "static", "Static, compiled"), why_not=why_not_compiled, compiled=True),
         _ours("native-8", "quantized", "Native 8-bit, decoded", nbits=8, attention="decode"),
         _ours("native-4", "quantized", "Native 4-bit, decoded", nbits=4, attention="decode"),
         _ours("native-2", "quantized", "Native 2-bit, decoded", nbits=2, attention="decode"),

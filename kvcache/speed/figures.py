@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
 COLOURS = {
@@ -97,6 +98,7 @@ thead th { color: #5b6477; border: 0; } tr > :first-child { text-align: left; fo
 NOTES = (
     "ms/token: the median step of interleaved rounds plus the share of work that comes once in many tokens (a flush, a growing buffer's copy).",
     "vs upstream: how many tokens are made, and how many bytes held, beside transformers' DynamicCache in the same place of the same run.",
+    "prefill ms: storing the whole context at once in a fresh cache, quantising included, on the most threads of the run.",
     "update us: the cache's update alone. allocated in a step: by torch; what numba or numpy allocate is not counted.",
 )
 
@@ -108,21 +110,30 @@ def html(report: Report) -> str:
     sections = "".join(_section(report, n, *group) for n, group in enumerate(report.groups()))
     left_out = "".join(f"<li>{escape(each)}</li>" for each in left_out_words(report))
     missing = f"<section><h2>Not measured</h2><ul>{left_out}</ul></section>" if left_out else ""
+    aims = _targets(report)
     notes = "".join(f"<p>{escape(note)}</p>" for note in NOTES)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>KV cache speed</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
-        f"<h1>KV caches: time and bytes of a token</h1><p>{escape(report.where())}</p>{notes}{sections}{missing}</body></html>"
+        f"<h1>KV caches: time and bytes of a token</h1><p>{escape(report.where())}</p>{notes}{aims}{sections}{missing}</body></html>"
     )
+
+
+def _targets(report: Report) -> str:
+    outcomes = targets.outcomes(report)
+    return f"<section><h2>Targets</h2>{_table(targets.HEADS, [each.cells for each in outcomes])}</section>" if outcomes else ""
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(map(_table_row, lines))}</tbody></table></div>'
 
 
 def _section(report: Report, number: int, level: str, heads: int, threads: int) -> str:
     rows = report.find(level=level, query_heads=heads, threads=threads)
     drawn = (ms_figure(rows), bytes_figure(rows)) if len({row.context for row in rows}) > 1 else ()  # a line needs two points
     charts = "".join(_chart(f"chart-{number}-{n}", figure) for n, figure in enumerate(drawn))
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in COLUMNS)
-    body = "".join(_table_row(cells(report, row)) for row in sorted(rows, key=lambda row: row.context))
-    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = _table(COLUMNS, [cells(report, row) for row in sorted(rows, key=lambda row: row.context)])
     return f'<section><h2>{escape(title(level, heads, threads))}</h2><div class="charts">{charts}</div>{table}</section>'
 
 

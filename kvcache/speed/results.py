@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 
+from . import targets
 from .contenders import REFERENCE
 from .timing import Rare, Times
 
@@ -23,7 +24,10 @@ Place = tuple[str, int, int]  # level, query heads, context
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one place on so many threads. Seconds and bytes; `update` of one layer, `allocated` in a step."""
+    """One contender at one place on so many threads. Seconds and bytes; `update` of one layer, `allocated` in a step.
+
+    `prefill`: storing the whole context at once in a fresh cache, which includes quantising it.
+    """
 
     level: str
     query_heads: int
@@ -37,6 +41,7 @@ class Row:
     rare: Rare | None = None
     update: Times | None = None
     allocated: int | None = None
+    prefill: Times | None = None
 
     @property
     def seconds(self) -> float:
@@ -102,10 +107,10 @@ class Report:
         return list(dict.fromkeys((row.level, row.query_heads, row.threads) for row in self.rows))
 
     def to_json(self) -> str:
-        """Everything measured, and the ratios for those who read it without this module."""
+        """Everything measured, and the ratios and targets for those who read it without this module."""
         rows = [asdict(row) | {"times_faster": self.times_faster(row), "times_smaller": self.times_smaller(row)} for row in self.rows]
         left_out = [asdict(each) for each in self.left_out]
-        return json.dumps({"format": FORMAT, "machine": self.machine, "settings": self.settings, "rows": rows, "left_out": left_out}, indent=1)
+        return json.dumps({"format": FORMAT, "machine": self.machine, "settings": self.settings, "rows": rows, "left_out": left_out, "targets": targets.as_json(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -137,7 +142,7 @@ class Report:
 
 def _row(found: dict[str, Any]) -> Row:
     found = {name: value for name, value in found.items() if name not in ("times_faster", "times_smaller")}
-    times = {name: Times(**found[name]) if found[name] else None for name in ("step", "update")}
+    times = {name: Times(**found[name]) if found.get(name) else None for name in ("step", "update", "prefill")}
     return Row(**{**found, **times, "rare": Rare(**found["rare"]) if found["rare"] else None})
 
 
@@ -167,7 +172,7 @@ LEVELS = {
     "135m": "geometry of a 135M model: hidden 576, 30 layers, 9/3 heads",
     "growth": "how cost grows, on the tiny Llama",
 }
-COLUMNS = ("cache", "tokens", "ms/token", "step, quartiles", "vs upstream", "update us", "rare ms / every", "bytes", "vs upstream", "allocated in a step")
+COLUMNS = ("cache", "tokens", "ms/token", "step, quartiles", "vs upstream", "update us", "rare ms / every", "prefill ms", "bytes", "vs upstream", "allocated in a step")
 
 
 def title(level: str, query_heads: int, threads: int | None = None) -> str:
@@ -195,7 +200,7 @@ def cells(report: Report, row: Row) -> tuple[str, ...]:
     return (
         row.label, f"{row.context:,}", ms_text(row.seconds), f"{ms_text(row.step.low)}-{ms_text(row.step.high)}", ratio_text(report.times_faster(row)),
         f"{row.update.median * 1e6:,.0f}" if row.update else "-", f"{ms_text(row.rare.seconds)} / {row.rare.every:,}" if row.rare else "-",
-        f"{row.nbytes:,}", ratio_text(report.times_smaller(row)), f"{row.allocated:,}" if row.allocated is not None else "-",
+        ms_text(row.prefill.median) if row.prefill else "-", f"{row.nbytes:,}", ratio_text(report.times_smaller(row)), f"{row.allocated:,}" if row.allocated is not None else "-",
     )  # fmt: skip
 
 
@@ -213,6 +218,9 @@ def words(report: Report) -> str:
     for level, heads, threads in report.groups():
         rows = sorted(report.find(level=level, query_heads=heads, threads=threads), key=lambda row: row.context)
         parts.append(f"{title(level, heads, threads)}\n{plain_table(COLUMNS, [cells(report, row) for row in rows])}")
+    outcomes = targets.outcomes(report)
+    if outcomes:
+        parts.append("\n".join(["targets", plain_table(targets.HEADS, [each.cells for each in outcomes])]))
     if report.left_out:
         parts.append("\n".join(["not measured:", *(f"  {each}" for each in left_out_words(report))]))
     return "\n\n".join(parts)

@@ -4,7 +4,9 @@ Filling appends random keys and values directly: running a prompt of that length
 Everything is fp32, batch 1 and drawn from fixed seeds.
 """
 
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,10 +46,15 @@ class ModelRig:
         if self.model.config._attn_implementation != implementation:
             self.model.config._attn_implementation = implementation
 
-    def fill(self, cache: transformers.Cache, tokens: int) -> None:
-        """Append `tokens` random keys and values to every layer."""
+    def fill(self, cache: transformers.Cache, tokens: int) -> float:
+        """Append `tokens` random keys and values to every layer; the seconds that storing them took."""
+        seconds = 0.0
         for index in range(self.model.config.num_hidden_layers):
-            cache.update(*self.states(tokens, seed=index), index)
+            states = self.states(tokens, seed=index)
+            start = time.perf_counter()
+            cache.update(*states, index)
+            seconds += time.perf_counter() - start
+        return seconds
 
     def states(self, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Random keys and values [1, H_kv, tokens, D]."""
@@ -56,11 +63,17 @@ class ModelRig:
         shape = (1, config.num_key_value_heads, tokens, config.head_dim)
         return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
 
-    def step(self, cache: transformers.Cache) -> Step:
-        """Feed one token."""
+    def step(self, cache: transformers.Cache, compiled: bool = False) -> Step:
+        """Feed one token, by what torch.compile made of the model if asked to."""
+        feed = self.compiled if compiled else self.model
         start = time.perf_counter()
-        self.model(self.token, past_key_values=cache, logits_to_keep=1)
+        feed(self.token, past_key_values=cache, logits_to_keep=1)
         return Step(time.perf_counter() - start)
+
+    @functools.cached_property
+    def compiled(self) -> Callable:
+        """The model as inductor compiles it, at its first call."""
+        return torch.compile(self.model.forward, fullgraph=True)
 
 
 class LayerRig(ModelRig):
@@ -74,8 +87,10 @@ class LayerRig(ModelRig):
         self.key, self.value = self.states(1, seed=1001)
         self.query = torch.randn((1, query_heads, 1, head_dim), generator=torch.Generator().manual_seed(1002))
 
-    def step(self, cache: transformers.Cache) -> Step:
-        """Update and attend, as transformers' attention layers do between their projections."""
+    def step(self, cache: transformers.Cache, compiled: bool = False) -> Step:
+        """Update and attend, as transformers' attention layers do between their projections. Raises ValueError if asked to compile."""
+        if compiled:
+            raise ValueError("one layer is timed uncompiled: whole models are compiled, and not caches")
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.model.config._attn_implementation, eager_attention_forward)
         start = time.perf_counter()
         keys, values = cache.update(self.key, self.value, 0)

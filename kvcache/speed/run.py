@@ -9,12 +9,13 @@ import torch
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
 from .rigs import SMALL, TINY, LayerRig, ModelRig
-from .timing import Runner
+from .timing import Runner, Times
 
 LAYER_CONTENDERS = (
     "alone", "upstream-fp8", "upstream-quanto-4", "upstream-hqq-4", "dynamic", "native-8", "native-4", "native-2",
     "fused-8", "fused-4", "fused-2", "hqq-4", "quanto-4", "window", "sink",
 )  # fmt: skip
+TINY_CONTENDERS = ("dynamic", "static", "static-compiled", "native-4", "fused-4")
 MODEL_CONTENDERS = ("dynamic", "native-4", "fused-4")
 GROWTH_CONTENDERS = (
     "dynamic", "static", "native-8", "native-4", "native-2", "fused-8", "fused-4", "fused-2", "hqq-4", "quanto-4", "window", "sink",
@@ -46,7 +47,7 @@ def layer(query_heads: int, contexts: tuple[int, ...], contenders: tuple[str, ..
     return Level("layer", lambda: LayerRig(query_heads), contexts, contenders, query_heads)
 
 
-def tiny(contexts: tuple[int, ...], contenders: tuple[str, ...] = MODEL_CONTENDERS) -> Level:
+def tiny(contexts: tuple[int, ...], contenders: tuple[str, ...] = TINY_CONTENDERS) -> Level:
     return Level("tiny", lambda: ModelRig(**TINY), contexts, contenders, TINY["num_attention_heads"])
 
 
@@ -67,6 +68,7 @@ class Plan:
     rounds: int = 21
     patient: bool = True
     slow: bool = False
+    prefills: bool = True
     allocations: bool = True  # torch's profiler counts them; it works in the main thread alone
 
     def check(self) -> None:
@@ -202,8 +204,13 @@ class Station:
         return {
             "level": self.level.name, "query_heads": self.level.query_heads, "context": self.context, "threads": threads,
             "contender": contender.name, "label": contender.label, "side": contender.side,
-            "step": runner.times(), "nbytes": runner.nbytes, "update": runner.update_times(), "allocated": runner.allocated() if self.plan.allocations else None,
+            "step": runner.times(), "prefill": self._prefill(runner, threads), "nbytes": runner.nbytes, "update": runner.update_times(), "allocated": runner.allocated() if self.plan.allocations else None,
         }  # fmt: skip
+
+    def _prefill(self, runner: Runner, threads: int) -> Times | None:
+        """Once, on as many threads as caches are filled on; not of compiled models, whose caches are filled as any other."""
+        once = threads == max(self.plan.threads_of(self.level)) and not runner.contender.compiled
+        return runner.prefill_times() if once and self.plan.prefills else None
 
     def _rare(self) -> Iterator[str | Row | LeftOut]:
         for threads in self.plan.threads_of(self.level):

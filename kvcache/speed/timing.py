@@ -24,6 +24,8 @@ from .rigs import ModelRig, Step
 
 UPDATES = 20  # timed for themselves, in a row
 UPDATE_SECONDS = 0.25  # and no longer than about this
+PREFILLS = 5  # of fresh caches
+PREFILL_SECONDS = 1.0  # and no longer than about this
 OFTEN = 128  # tokens between two flushes of upstream's caches; buffers grow less often when they are long
 ROOM = 512  # tokens that all steps together may add to a context
 
@@ -65,7 +67,7 @@ class Runner:
             self.attention = rig.model.config._attn_implementation  # a cache may bring its own
         finally:
             rig.use(rig.plain_attention)
-        rig.fill(self.cache, context)
+        self.prefills = [rig.fill(self.cache, context)]
         self.nbytes = measure_memory(self.cache).total
         self.steps: list[Step] = []
 
@@ -79,7 +81,7 @@ class Runner:
         rare = rare_work(self.cache)
         self.rig.use(self.attention)
         try:
-            step = self.rig.step(self.cache)
+            step = self.rig.step(self.cache, compiled=self.contender.compiled)
         finally:
             self.rig.use(self.rig.plain_attention)
         if rare is None or rare[0] > 0:
@@ -88,6 +90,14 @@ class Runner:
 
     def times(self) -> Times:
         return Times.of([step.seconds for step in self.steps])
+
+    def prefill_times(self) -> Times:
+        """Times of storing a prompt of `context` tokens in a fresh cache, which includes quantising it."""
+        while len(self.prefills) < PREFILLS and sum(self.prefills) < PREFILL_SECONDS:
+            cache = self.contender.make(self.rig.model, self.context + ROOM)
+            self.rig.use(self.rig.plain_attention)
+            self.prefills.append(self.rig.fill(cache, self.context))
+        return Times.of(self.prefills)
 
     def update_times(self) -> Times | None:
         """Times of updates alone, in a row; None where they cannot be told apart from the step."""
