@@ -219,3 +219,16 @@ def test_feed_gives_the_decoder_its_tokens_and_the_encoder_its_own():
             pieces = [kvcache.feed(model, tokens[:, a:b], cache, encoder_outputs=(state,), decoder_attention_mask=mask[:, :b]) for a, b in STEPS]
             torch.testing.assert_close(torch.cat(pieces, dim=1)[1], exact[1], **CLOSE)
             torch.testing.assert_close(torch.cat(pieces, dim=1)[0, 5:], exact[0, 5:], **CLOSE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pair_with_a_static_side_says_that_it_compiles_and_does(name):
+    cache, tokens = EncoderDecoderCache(OWN["static"](model_of(name).config), DynamicCache()), ids(2, TOKENS)
+    fed(name, tokens[:, :10], cache, [(0, 10)])
+    assert cache.is_compileable and not EncoderDecoderCache(DynamicCache(), DynamicCache()).is_compileable
+    model, state = model_of(name), encoded(name, 3).last_hidden_state[:2]
+    forward = lambda piece: model(encoder_outputs=(state,), decoder_input_ids=piece, past_key_values=cache).logits  # noqa: E731
+    step = torch.compile(forward, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        ours = torch.cat([step(tokens[:, i : i + 1]) for i in range(10, 16)], dim=1)
+    torch.testing.assert_close(ours, logits(name, tokens)[:, 10:16], **CLOSE)

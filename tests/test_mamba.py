@@ -319,7 +319,7 @@ def test_the_other_models_are_told_which_cache_is_theirs():
 
 def test_wrong_batch_sizes_are_named():
     config = model_of("mamba").config
-    with pytest.raises(ValueError, match="batch_size is 2 and max_batch_size 3"):
+    with pytest.raises(ValueError, match="two names for one thing, got 2 and 3"):
         MambaCache(config, batch_size=2, max_batch_size=3)
     with pytest.raises(ValueError, match="max_batch_size must be a whole number of at least 1, got 0"):
         MambaCache(config, batch_size=0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from architectures import logits_with_cache, model_of, token_ids
+from test_static_family import allocated_by
 
 import kvcache
 from kvcache.memory import take_snapshot
@@ -131,9 +132,21 @@ def test_what_is_not_a_cache_is_refused():
         kvcache.measure_memory([])
 
 
-def test_a_fork_copies_what_is_used_and_not_what_is_reserved():
+def test_a_deep_copy_copies_what_is_used_and_not_what_is_reserved():
     model = model_of("llama")
     cache = kvcache.create("dynamic", model)
     logits_with_cache(model, token_ids(1, 100), cache, [(0, 100)])
-    fork = kvcache.measure_memory(copy.deepcopy(cache))
-    assert fork.used == kvcache.measure_memory(cache).used and fork.by_kind()["reserved"] == 0
+    copied = kvcache.measure_memory(copy.deepcopy(cache))
+    assert copied.used == kvcache.measure_memory(cache).used and copied.by_kind()["reserved"] == 0
+
+
+@pytest.mark.parametrize("name", ["dynamic", "offloaded", "sliding_window", "sink", "quantized"])
+@pytest.mark.filterwarnings("ignore:.*moves nothing")
+def test_a_fork_costs_nothing_where_a_deep_copy_costs_every_byte(name):
+    """A prompt is reused without copying it: storage is shared until one of the two writes there."""
+    model = model_of("llama")
+    cache = kvcache.create(name, model)
+    logits_with_cache(model, token_ids(1, 300), cache, [(0, 300)])
+    used = kvcache.measure_memory(cache).used
+    assert allocated_by(lambda: copy.deepcopy(cache)) >= used
+    assert allocated_by(cache.fork) <= (used / 50 if name == "sink" else 0)  # sinks have 4 rows of their own, rewritten in place
