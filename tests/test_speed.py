@@ -62,6 +62,14 @@ def test_every_contender_runs_on_one_layer_or_says_why_not():
     assert upstream.allocated > 2 * 2 * 64 * 64 * 4 > ours.allocated  # torch.cat makes keys and values anew, a growing buffer does not
 
 
+@torch.no_grad()
+def test_a_step_allocates_no_history_and_an_update_of_a_growing_buffer_nothing():
+    rig = LayerRig(4, kv_heads=2, head_dim=64)
+    allocated = {name: Runner(rig, CONTENDERS[name], 1024).allocated() for name in (REFERENCE, "alone", "dynamic", "fused-4")}
+    one_history = 2 * 1024 * 64 * 4
+    assert allocated["dynamic"] == allocated["alone"] < one_history and allocated["fused-4"] < one_history < allocated[REFERENCE]
+
+
 def test_whole_models_decode_with_every_cache_that_grows():
     level = run.Level("growth", lambda: ModelRig(**MODEL), (64,), ("dynamic", "static", "native-4", "window", "sink"), 2)
     found = collected(run.run(plan(level)))
