@@ -84,10 +84,17 @@ class Cache(transformers.Cache):
         Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
+        self._check_rows(key_states, value_states, layer_idx)
         if cache_kwargs is None:
             return super().update(key_states, value_states, layer_idx, **kwargs)
         self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
         return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
+
+    def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:
+        if keys.shape[B] != values.shape[B] or keys.shape[-2] != values.shape[-2]:
+            raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} must be of the same rows and tokens")
+        if layer_idx < 0 or (layer_idx >= len(self.layers) and self.layer_class_to_replicate is None):
+            raise ValueError(f"layer_idx must be from 0 to {len(self.layers) - 1} for this model, got {layer_idx}")
 
     def _check_position(self, position: torch.Tensor | None, n: int, layer_idx: int) -> None:
         if position is None or torch.compiler.is_compiling():
@@ -229,6 +236,8 @@ class Cache(transformers.Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
+        if repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {repeats}")
         for layer in self.layers:
             if _does(layer, "batch_repeat_interleave"):
                 layer.batch_repeat_interleave(repeats)

@@ -50,12 +50,16 @@ class Buffer:
         n = rows.shape[T]
         if self.data is None or self.stop + n > self.data.shape[T] or self.stop < self.frozen:
             self._make_room(rows, n)
-        data = self.data
-        if data.shape[B] != rows.shape[B] or data.shape[H] != rows.shape[H] or data.dtype != rows.dtype:
-            raise ValueError(_mismatch(data, rows))
+        self.refuse(rows)
         stop = self.stop + n
-        data[:, :, self.stop : stop] = rows
+        self.data[:, :, self.stop : stop] = rows
         self.stop = stop
+
+    def refuse(self, rows: torch.Tensor) -> None:
+        """Raise ValueError for rows [B, H, n, D] that do not go behind those held."""
+        data = self.data
+        if data is not None and (data.shape[:T] != rows.shape[:T] or data.shape[D] != rows.shape[D] or data.dtype != rows.dtype):
+            raise ValueError(_mismatch(data, rows))
 
     def replace(self, rows: torch.Tensor) -> None:
         """Hold `rows`, which must not be a view of this buffer, and nothing else."""
@@ -179,7 +183,7 @@ def new_rows(like: torch.Tensor, capacity: int) -> torch.Tensor:
 
 def _mismatch(data: torch.Tensor, rows: torch.Tensor) -> str:
     def words(t):
-        return f"batch {t.shape[B]}, {t.shape[H]} heads, {t.dtype}"
+        return f"batch {t.shape[B]}, {t.shape[H]} heads of {t.shape[D]}, {t.dtype}"
 
     return f"this cache holds {words(data)} and was given {words(rows)}; reset() it, or make a new cache"
 
@@ -254,7 +258,7 @@ class Stored:
         """A copy that shares storage until one of the two writes: no bytes are copied now, and neither changes the other."""
         other = object.__new__(type(self))
         for name, value in self.__dict__.items():
-            setattr(other, name, value.fork() if name in self.stores else copy.deepcopy(value))
+            setattr(other, name, value.fork() if isinstance(value, Buffer) else copy.deepcopy(value))
         return other
 
     def __deepcopy__(self, memo) -> "Stored":
@@ -332,6 +336,22 @@ class Layer(Stored, CacheLayerMixin):
     def token_fates(self) -> list[tuple[str, int]]:
         """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
         return [("full", self.seen)] if self.seen else []
+
+
+class RowsLayer(Layer):
+    """A layer of one Buffer of keys and one of values, which attention reads as they are. Stores both [B, H, held, D]."""
+
+    stores = {"key_rows": "keys", "value_rows": "values"}
+    key_rows: Buffer
+    value_rows: Buffer
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        return self.key_rows.view()
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        return self.value_rows.view()
 
 
 def target_length(seen: int, tokens: int) -> int:

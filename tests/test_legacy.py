@@ -277,3 +277,29 @@ def test_keys_and_values_by_layer_under_their_old_names():
     cache = filled(DynamicCache())
     assert all(torch.equal(cache.key_cache[index], keys) and torch.equal(cache.value_cache[index], values) for index, (keys, values) in enumerate(cache))
     assert DynamicCache().key_cache == []
+
+
+@pytest.mark.parametrize("name", suited("llama"))
+def test_rows_that_do_not_go_behind_those_held_are_refused_and_nothing_has_changed(name):
+    cache = filled(everything(name))
+    keys, values = states(rows=2, tokens=3)
+    wrong = {
+        "must be of the same rows and tokens": (keys, values[:1], 0),
+        "layer_idx must be from 0 to 1": (keys, values, 2),
+        "layer_idx must be from 0 to 1 for this model, got -1": (keys, values, -1),
+        "batch 2, 2 heads of 16.*(given|got) batch 3": (*states(rows=3, tokens=3), 0),
+        "float32.*(given|got) batch 2, 2 heads of 16, torch.float16": (keys.half(), values.half(), 0),
+        "2 heads of 16.*(given|got) batch 2, 2 heads of 8": (keys[..., :8], values[..., :8], 0),
+        "2 heads of 16.*(given|got) batch 2, 2 heads of 1,": (keys[..., :1], values[..., :1], 0),  # would be spread over 16
+    }
+    for message, (new_keys, new_values, layer_idx) in wrong.items():
+        for tokens in (1, 3):
+            with pytest.raises(ValueError, match=message):
+                cache.update(new_keys[:, :, :tokens], new_values[:, :, :tokens], layer_idx)
+    with pytest.raises(ValueError, match="must be of the same rows and tokens"):
+        cache.update(keys, values[:, :, :2], 0)
+    with pytest.raises(ValueError, match="repeats must be at least 1, got 0"):
+        cache.batch_repeat_interleave(0)
+    fresh = filled(everything(name))
+    assert [layer.get_seq_length() for layer in cache.layers] == [30, 30]
+    assert all(torch.equal(a, b) for ours, theirs in zip(cache, fresh) for a, b in zip(ours, theirs))

@@ -174,6 +174,7 @@ def test_any_sequence_of_operations_leaves_what_a_list_would_hold(name, steps):
         story.check()
     story.feed(1)
     story.feed(5)
-    for story.cache, story.history, story.heard in story.others:  # no fork has noticed anything
+    for cache, history, heard in story.others:  # no fork has noticed anything
+        story.cache, story.history, story.heard = cache, history, heard
         story.check()
         story.feed(2)

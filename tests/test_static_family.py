@@ -88,7 +88,7 @@ def test_keys_of_another_batch_dtype_or_device_than_it_was_made_for_are_refused(
         (dict(max_batch_size=4), "made for batch_size 4 and was given keys of batch_size 2"),
         (dict(dtype=torch.float16), "made for dtype torch.float16 and was given keys of dtype torch.float32"),
         (dict(device="meta"), "made for device meta and was given keys of device cpu"),
-        (dict(max_batch_size=2, device="cpu", dtype=torch.float16), "2 heads, torch.float16 on cpu, got batch 2"),
+        (dict(max_batch_size=2, device="cpu", dtype=torch.float16), "2 heads of 16, torch.float16 on cpu, got batch 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             logits_with_cache(model, ids, StaticCache(model.config, max_cache_len=16, **given_), [(0, 4)])

@@ -5,18 +5,15 @@ from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
-from ..layer import Buffer, Layer
+from ..layer import RowsLayer
 from ..predict import Shape, predicted_rows
 from .sliding_window import WindowLayer
 
 
-class GrowingLayer(Layer):
+class GrowingLayer(RowsLayer):
     """All tokens. Stores keys, values [B, H, seen, D] at the front of buffers with up to 25 % spare (less when long)."""
 
-    stores = {"key_rows": "keys", "value_rows": "values"}
     is_croppable = True
-    key_rows: Buffer
-    value_rows: Buffer
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views."""
@@ -30,14 +27,6 @@ class GrowingLayer(Layer):
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""
         return predicted_rows(tokens, shape)
-
-    @property
-    def keys(self) -> torch.Tensor | None:
-        return self.key_rows.view()
-
-    @property
-    def values(self) -> torch.Tensor | None:
-        return self.value_rows.view()
 
 
 def windowed(sliding_window: int, **_) -> WindowLayer:

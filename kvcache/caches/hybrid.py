@@ -1,10 +1,12 @@
 """HybridCache: static shapes for models whose layers alternate between full attention and a sliding window."""
 
+from dataclasses import replace
+
 from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, decoder_config, layer_types
-from ..entry import Entry, Parameter, all_but
-from .static import StaticCache
+from ..entry import Entry, all_but
+from .static import CAPACITY, StaticCache
 
 
 class HybridCache(StaticCache):
@@ -36,9 +38,7 @@ ENTRY = Entry(
     summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
     cache_class=HybridCache,
     make=lambda config, max_cache_len: HybridCache(config, max_cache_len=max_cache_len),
-    parameters=(
-        Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens that full-attention layers have room for.", minimum=16, maximum=131072, step=16),
-    ),
+    parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."),),
     can=all_but("crop", "drafts"),
     misfit=misfit,
     label=lambda max_cache_len: f"Hybrid {max_cache_len}",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig
 
-from ..entry import Entry, Parameter, all_but
+from ..entry import Entry, all_but
 from ..layer import Buffer, T, new_rows
 from .offloaded import Link, Offloading
-from .static import StaticCache, StaticLayer
+from .static import CAPACITY, StaticCache, StaticLayer
 
 
 class HostedLayer(StaticLayer):
@@ -143,6 +143,7 @@ class OffloadedStaticCache(Offloading, StaticCache):
         return owner.key_slot, owner.value_slot
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+        self._check_rows(key_states, value_states, layer_idx)
         layer = self.layers[layer_idx]
         if isinstance(layer, HostedLayer) and not layer.is_initialized:
             layer.lazy_initialization(key_states, value_states)
@@ -235,9 +236,7 @@ ENTRY = Entry(
     summary="Reserves everything in the host's memory and computes in two buffers on the accelerator. Without an accelerator it is Static.",
     cache_class=OffloadedStaticCache,
     make=lambda config, max_cache_len: OffloadedStaticCache(config, max_cache_len=max_cache_len),
-    parameters=(
-        Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16),
-    ),
+    parameters=(CAPACITY,),
     can=all_but(),
     label=lambda max_cache_len: f"Offloaded static {max_cache_len}",
 )

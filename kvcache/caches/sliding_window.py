@@ -9,12 +9,12 @@ from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
-from ..layer import Buffer, Layer, T
+from ..layer import Layer, RowsLayer, T
 from ..predict import Shape, predicted_rows
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 
-class WindowLayer(Layer):
+class WindowLayer(RowsLayer):
     """The last `window_length` tokens. Stores keys, values [B, H, held, D], held <= window_length.
 
     A single token attends to itself and the window_length - 1 before it. A chunk of n tokens attends to the
@@ -22,11 +22,8 @@ class WindowLayer(Layer):
     a model's own sliding-window layers its mask makes every chunking equal; on full attention the chunking matters.
     """
 
-    stores = {"key_rows": "keys", "value_rows": "values"}
     is_croppable = False
     bounded = True
-    key_rows: Buffer
-    value_rows: Buffer
 
     def __init__(self, window_length: int, is_sliding: bool = False):
         super().__init__(is_sliding)
@@ -76,6 +73,7 @@ class WindowLayer(Layer):
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, min(held, window_length - 1) + n, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        self.key_rows.refuse(key_states)
         n = key_states.shape[T]
         if self.record_past:
             return self._recorded(key_states, value_states)
@@ -114,14 +112,6 @@ class WindowLayer(Layer):
 
     def token_fates(self) -> list[tuple[str, int]]:
         return [(fate, count) for fate, count in (("evicted", self.evicted), ("full", self.held)) if count]
-
-    @property
-    def keys(self) -> torch.Tensor | None:
-        return self.key_rows.view()
-
-    @property
-    def values(self) -> torch.Tensor | None:
-        return self.value_rows.view()
 
 
 def _joined(held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:

@@ -36,13 +36,13 @@ class Placement:
 
 
 def _settled(name: str) -> property:
-    """A buffer that knows how far it is filled even right after a compiled step, which moves the tensors alone."""
+    """The buffer in attribute `name`, which knows how far it is filled even right after a compiled step that moves the tensors alone."""
 
     def get(self: "StaticLayer") -> Buffer:
         self.settle()
-        return self.__dict__[name]
+        return getattr(self, name)
 
-    return property(get, lambda self, buffer: self.__dict__.__setitem__(name, buffer))
+    return property(get, lambda self, buffer: setattr(self, name, buffer))
 
 
 class StaticLayer(Layer):
@@ -58,8 +58,8 @@ class StaticLayer(Layer):
     is_compileable = True
     is_croppable = True
     placement = Placement()
-    key_rows = _settled("key_rows")
-    value_rows = _settled("value_rows")
+    key_rows = _settled("_key_rows")
+    value_rows = _settled("_value_rows")
 
     def __init__(self, max_cache_len: int, is_sliding: bool = False):
         with torch.inference_mode(False):
@@ -89,9 +89,9 @@ class StaticLayer(Layer):
             self._mark_filled()
 
     def _mark_filled(self) -> None:
-        for name in ("key_rows", "value_rows"):
-            if name in self.__dict__:
-                self.__dict__[name].stop = self.held
+        for name in ("_key_rows", "_value_rows"):
+            if hasattr(self, name):
+                getattr(self, name).stop = self.held
 
     def get_seq_length(self) -> int | torch.Tensor:
         """Tokens seen; inside a compiled graph the tensor that counts them."""
@@ -141,10 +141,10 @@ class StaticLayer(Layer):
 
     def _check(self, key_states: torch.Tensor) -> None:
         keys = self.keys
-        if key_states.shape[:T] != keys.shape[:T] or key_states.dtype != keys.dtype or key_states.device != keys.device:
+        if key_states.shape[:T] != keys.shape[:T] or key_states.shape[-1] != keys.shape[-1] or key_states.dtype != keys.dtype or key_states.device != keys.device:
             raise ValueError(
-                f"this static cache was allocated for batch {keys.shape[0]}, {keys.shape[1]} heads, {keys.dtype} on {keys.device}, got batch "
-                f"{key_states.shape[0]}, {key_states.shape[1]} heads, {key_states.dtype} on {key_states.device}; make a new one"
+                f"this static cache was allocated for batch {keys.shape[0]}, {keys.shape[1]} heads of {keys.shape[-1]}, {keys.dtype} on {keys.device}, "
+                f"got batch {key_states.shape[0]}, {key_states.shape[1]} heads of {key_states.shape[-1]}, {key_states.dtype} on {key_states.device}; make a new one"
             )
 
     def _check_room(self, n: int) -> None:
@@ -218,11 +218,11 @@ class StaticLayer(Layer):
 
     @property
     def keys(self) -> torch.Tensor | None:
-        return self.__dict__["key_rows"].data
+        return self._key_rows.data
 
     @property
     def values(self) -> torch.Tensor | None:
-        return self.__dict__["value_rows"].data
+        return self._value_rows.data
 
 
 class StaticWindowLayer(StaticLayer):
@@ -423,15 +423,14 @@ def empty_rows(placement: Placement, heads: int, dim: int) -> torch.Tensor:
     return torch.zeros((placement.batch_size, heads, 0, dim), dtype=placement.dtype, device=placement.device)
 
 
+CAPACITY = Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16)
 ENTRY = Entry(
     name="static",
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
     cache_class=StaticCache,
     make=lambda config, max_cache_len: StaticCache(config, max_cache_len=max_cache_len),
-    parameters=(
-        Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16),
-    ),
+    parameters=(CAPACITY,),
     can=all_but(),
     label=lambda max_cache_len: f"Static {max_cache_len}",
 )
