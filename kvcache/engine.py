@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 import torch
 from transformers.generation.logits_process import (
@@ -165,7 +165,7 @@ class Done:
     text: str = ""  # what was held back until now: characters that might have begun a stop text
 
 
-Event = Union[Prefill, Token, Done]
+Event = Prefill | Token | Done
 
 
 class Stopwatch:

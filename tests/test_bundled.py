@@ -10,7 +10,22 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvcache import bundled
-from kvcache.bundled import batches, card, dialogues, evaluate, grammar, hand_written, marks, mimetic, model, muon, phrases, separation, train, values
+from kvcache.bundled import (
+    batches,
+    card,
+    dialogues,
+    evaluate,
+    grammar,
+    hand_written,
+    marks,
+    mimetic,
+    model,
+    muon,
+    phrases,
+    separation,
+    train,
+    values,
+)
 
 FOLDER = bundled.path()
 

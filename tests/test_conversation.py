@@ -2,6 +2,7 @@
 
 import random
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -626,7 +627,7 @@ def test_whatever_one_does_in_whatever_order_the_cache_stays_the_ids(name, seed)
     def reply(events_of):
         how, stop, last = draw.choice(["end", "end", "stop", "leave", "break"]), threading.Event(), draw.randrange(8)
         try:
-            for count, event in enumerate(events_of(stop)):
+            for count, _ in enumerate(events_of(stop)):
                 if count == last and how == "stop":
                     stop.set()
                 if count == last and how == "leave":
@@ -644,7 +645,7 @@ def test_whatever_one_does_in_whatever_order_the_cache_stays_the_ids(name, seed)
         act = draw.choice(["send", "send", "send", "regenerate", "undo", "release", "clear"])
         if act == "send":
             text = " ".join(draw.choices(WORDS.split(), k=draw.randint(1, 8)))
-            reply(lambda stop: conversation.send(text, stop))
+            reply(partial(conversation.send, text))
         elif act == "regenerate" and conversation.messages:
             reply(conversation.regenerate)
         elif act == "undo" and conversation.messages:

@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from ..catalog import create, entry
@@ -60,7 +61,7 @@ def _answers(model, tokenizer, cases, caches):
     asked = [case.messages for case in cases]
     for name, parameters in caches:
         rows = 8 if "left padding" in entry(name).can else 1  # a batch is padded on the left
-        yield entry(name).describe(**parameters), evaluate.replies(model, tokenizer, asked, rows, lambda: create(name, model, **parameters))
+        yield entry(name).describe(**parameters), evaluate.replies(model, tokenizer, asked, rows, partial(create, name, model, **parameters))
     yield NO_CACHE, evaluate.replies(model, tokenizer, asked, use_cache=False)
     yield NEVER_TOLD, evaluate.replies(model, tokenizer, [messages[2:] for messages in asked])
 
