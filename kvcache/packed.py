@@ -1,4 +1,5 @@
-"""Attention of one token straight over packed codes: nothing is decoded into memory, each byte is read once.
+"""Attention of one token over packed codes: compiled loops read each byte once and decode nothing into memory; where there are
+none, torch decodes one piece after the other.
 
 For a block of keys with one scale and minimum a channel, q . k = sum_d (q_d scale_d) code_d + q . minimum: scales are folded
 into the query once a block, and the loop over tokens multiplies small integers. Values fold theirs into the attention
@@ -11,6 +12,7 @@ and anything else that is done with them decodes them first, so that no model ca
 import functools
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
 EIGHTS = 8  # the loops take that many tokens at a time
 ENOUGH = 1 << 18  # key elements below which a second thread costs more than it brings
+PIECE = 512  # tokens that torch decodes at a time: they stay in the processor's cache
 
 
 class Side(NamedTuple):
@@ -48,10 +51,21 @@ class Side(NamedTuple):
 
     def dense(self) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded."""
-        rows = self.packed // self.scheme.group if self.scheme.axis == "channel" else self.packed
-        counts = (self.packed, rows, rows, self.packed // self.block)
-        encoded = Encoded(*(part[:, :, :count] for part, count in zip(self.encoded, counts)))
-        return torch.cat([self.scheme.decode(encoded, self.block, self.residual.dtype), self.residual[:, :, self.start : self.stop]], dim=2)
+        return torch.cat([self.decoded(0, self.packed, self.residual.dtype), self.residual[:, :, self.start : self.stop]], dim=2)
+
+    def decoded(self, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
+        """Packed tokens first to last [B, H, last - first, D]; both multiples of `block`, or first 0 and last `packed`."""
+        rows = self.scheme.group if self.scheme.axis == "channel" else 1
+        steps = (1, rows, rows, self.block)
+        encoded = Encoded(*(part[:, :, first // step : last // step] for part, step in zip(self.encoded, steps)))
+        return self.scheme.decode(encoded, self.block, dtype)
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """All tokens in turn as float32 [B, H, some, D]: the packed ones, no more than PIECE at a time where a block is not more, then the residual."""
+        step = max(1, PIECE // self.block) * self.block
+        for first in range(0, self.packed, step):
+            yield self.decoded(first, min(first + step, self.packed), torch.float32)
+        yield self.residual[:, :, self.start : self.stop].float()
 
     def arrays(self) -> tuple:
         """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
@@ -61,16 +75,17 @@ class Side(NamedTuple):
 
 
 class PackedStates(torch.Tensor):
-    """Keys or values [B, H, T, D] that are decoded when they are touched, unless attention reads them packed."""
+    """Keys or values [B, H, T, D] that are decoded when they are touched, unless attention reads them packed: by the loops if `fused`."""
 
     side: Side
+    fused: bool
     _shape: torch.Size
 
     @staticmethod
-    def __new__(cls, side: Side) -> "PackedStates":
+    def __new__(cls, side: Side, fused: bool) -> "PackedStates":
         shape = side.shape
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=side.residual.dtype, device=side.residual.device)
-        self.side, self._shape = side, shape
+        self.side, self.fused, self._shape = side, fused, shape
         return self
 
     @property
@@ -174,14 +189,31 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     query [B, Hq, 1, D], or [B, H, Hq / H, D] as transformers packs grouped heads; returns the query's shape with the values' D.
     """
     packed = isinstance(key, PackedStates) and isinstance(value, PackedStates)
-    if not packed or is_causal or dropout_p or isinstance(query, PackedStates) or not LOOPS.ready(wait=True):
+    if not packed or is_causal or dropout_p or isinstance(query, PackedStates):
         return None
     heads, tokens = key.side.shape[1:3]
     one_token = query.shape[2] == 1 or query.shape[1] == heads
     plain_mask = attn_mask is None or attn_mask.dim() == 4 and attn_mask.shape[1:] == (1, 1, tokens)
     if not one_token or not plain_mask or (torch.is_grad_enabled() and query.requires_grad):
         return None
-    return _run(LOOPS.run, query, key.side, value.side, attn_mask, query.shape[3] ** -0.5 if scale is None else scale)
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    if key.fused:
+        return _run(LOOPS.run, query, key.side, value.side, attn_mask, scale)
+    return _in_pieces(query, key.side, value.side, attn_mask, scale)
+
+
+def _in_pieces(query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+    """As `_run`, by torch: never more than a piece of keys or values is decoded at once."""
+    batch, heads, _, dim = key.residual.shape
+    queries = (query.float() * scale).reshape(batch, heads, -1, dim)
+    scores = torch.cat([queries @ keys.transpose(2, 3) for keys in key.pieces()], dim=3)
+    if mask is not None:
+        scores += _bias(mask, batch)[:, None, None]
+    weights, out, seen = scores.softmax(dim=3), 0.0, 0
+    for values in value.pieces():
+        out = out + weights[..., seen : seen + values.shape[2]] @ values
+        seen += values.shape[2]
+    return out.reshape(*query.shape[:3], -1).to(query.dtype)
 
 
 def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
@@ -191,7 +223,7 @@ def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.
     out = torch.empty(*query.shape[:3], value.residual.shape[3])
     *keys, key_residual = key.arrays()
     *values, value_residual = value.arrays()
-    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _bias(mask, batch), _halves(), key.scheme.nbits, key.block)
+    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _nothing() if mask is None else _bias(mask, batch).numpy(), _halves(), key.scheme.nbits, key.block)
     fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
     threads = min(torch.get_num_threads(), count) if count * key.packed * dim > ENOUGH else 1
     bounds = [count * i // threads for i in range(threads + 1)]
@@ -202,17 +234,16 @@ def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.
     return out.to(query.dtype)
 
 
-def _bias(mask: torch.Tensor | None, batch: int):
-    """[batch, tokens] to add to the scores, or [0, 0] for nothing to add."""
-    if mask is None:
-        return _nothing()
+def _bias(mask: torch.Tensor, batch: int) -> torch.Tensor:
+    """[batch, tokens] to add to the scores."""
     row = mask[:, 0, 0]
     row = torch.where(row, 0.0, torch.finfo(torch.float32).min) if row.dtype == torch.bool else row.float()
-    return row.expand(batch, -1).contiguous().numpy()
+    return row.expand(batch, -1).contiguous()
 
 
 @functools.cache
 def _nothing():
+    """Nothing to add to the scores."""
     return torch.empty(0, 0).numpy()
 
 

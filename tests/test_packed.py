@@ -21,6 +21,13 @@ def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40,
     return layer, layer.update(*(s[:, :, tokens:] for s in states))
 
 
+@pytest.fixture(params=["fused", "decode"])
+def how(request, monkeypatch):
+    """Who reads the codes: the compiled loops, or torch in pieces that are small for a test."""
+    monkeypatch.setattr(packed, "PIECE", 64)
+    return request.param
+
+
 def queries(batch, heads, dim, tokens=1):
     return torch.randn(batch, heads, tokens, dim, generator=torch.Generator().manual_seed(dim))
 
@@ -32,8 +39,8 @@ def dense(states):
 
 @pytest.mark.parametrize("nbits", [8, 4, 2])
 @pytest.mark.parametrize("dim", [8, 32, 64, 80, 96, 128, 256])
-def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim):
-    _, states = filled(nbits, dim)
+def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim, how):
+    _, states = filled(nbits, dim, attention=how)
     for groups in (1, 2, 3, 8):
         query = queries(2, 3 * groups, dim)
         grouped = dict(enable_gqa=True) if groups > 1 else {}
@@ -42,26 +49,33 @@ def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim):
 
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
 @pytest.mark.parametrize("tokens", [129, 191, 700])
-def test_every_block_size_and_length(block, tokens):
-    _, states = filled(block=block, tokens=tokens, residual=0)
+def test_every_block_size_and_length(block, tokens, how):
+    _, states = filled(block=block, tokens=tokens, residual=0, attention=how)
     query = queries(2, 3, 64)
     torch.testing.assert_close(SDPA(query, *states, scale=0.3), SDPA(query, *dense(states), scale=0.3), **CLOSE)
 
 
 @pytest.mark.parametrize("backend", ["hqq", "quanto"])
-def test_other_backends_codes_are_read_too(backend):
-    _, states = filled(backend=backend)
+def test_other_backends_codes_are_read_too(backend, how):
+    _, states = filled(backend=backend, attention=how)
     torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
 
 
-def test_keys_and_values_of_different_widths():
-    _, states = filled(dim=96, value_dim=64)
+@pytest.mark.parametrize("nbits", [3, 1])
+def test_widths_that_the_loops_do_not_read_go_in_pieces(nbits):
+    _, states = filled(nbits, backend="hqq", attention="auto")
+    assert not any(s.fused for s in states)
+    torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
+
+
+def test_keys_and_values_of_different_widths(how):
+    _, states = filled(dim=96, value_dim=64, attention=how)
     torch.testing.assert_close(SDPA(queries(2, 3, 96), *states), SDPA(queries(2, 3, 96), *dense(states)), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float", "one row"])
-def test_masked_tokens_take_no_part(kind):
-    _, states = filled()
+def test_masked_tokens_take_no_part(kind, how):
+    _, states = filled(attention=how)
     keep = torch.ones(2, 1, 1, 151, dtype=torch.bool)
     keep[0, ..., :70] = False
     mask = {"bool": keep, "float": torch.where(keep, 0.0, torch.finfo(torch.float32).min), "one row": keep[:1]}[kind]
@@ -69,9 +83,9 @@ def test_masked_tokens_take_no_part(kind):
         torch.testing.assert_close(SDPA(query, *states, attn_mask=mask), SDPA(query, *dense(states), attn_mask=mask), **CLOSE)
 
 
-def test_huge_and_tiny_scores_stay_finite():
+def test_huge_and_tiny_scores_stay_finite(how):
     for factor in (1e-30, 1e4, 1e18):
-        _, states = filled()
+        _, states = filled(attention=how)
         query = queries(2, 3, 64) * factor
         torch.testing.assert_close(SDPA(query, *states), SDPA(query, *dense(states)), **CLOSE)
 
@@ -87,10 +101,10 @@ def test_threads_share_the_heads_and_change_nothing(monkeypatch):
         assert torch.equal(found, alone)
 
 
-def test_a_row_does_not_depend_on_other_rows():
-    _, states = filled()
+def test_a_row_does_not_depend_on_other_rows(how):
+    _, states = filled(attention=how)
     query = queries(2, 3, 64)
-    layer = QuantizedLayer("native", 4, 32, 40, attention="fused")
+    layer = QuantizedLayer("native", 4, 32, 40, attention=how)
     generator = torch.Generator().manual_seed(150 + 64)
     full = [torch.randn(2, 3, 151, 64, generator=generator)[:1] for _ in range(2)]
     layer.update(*(s[:, :, :150] for s in full))
@@ -99,8 +113,8 @@ def test_a_row_does_not_depend_on_other_rows():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_models_are_read_in_float32_inside(dtype):
-    layer = QuantizedLayer("native", 4, 32, 40, attention="fused")
+def test_half_precision_models_are_read_in_float32_inside(dtype, how):
+    layer = QuantizedLayer("native", 4, 32, 40, attention=how)
     layer.update(torch.randn(1, 2, 100, 64).to(dtype), torch.randn(1, 2, 100, 64).to(dtype))
     states = layer.update(torch.randn(1, 2, 1, 64).to(dtype), torch.randn(1, 2, 1, 64).to(dtype))
     query = queries(1, 2, 64).to(dtype)
@@ -111,13 +125,16 @@ def test_half_precision_models_are_read_in_float32_inside(dtype):
 
 def test_each_token_reads_what_decoding_would_have_given_it():
     """Also the token that fills a block: it reads the block as it came, before it is rounded."""
-    layers = [filled(tokens=135, attention=how)[0] for how in ("fused", "decode")]
+    layers = [filled(tokens=135)[0], filled(tokens=135)[0]]
     packed_before = layers[0].quantized
     for step in range(64):
         new = [torch.randn(2, 3, 1, 64, generator=torch.Generator().manual_seed(2 * step + side)) for side in (0, 1)]
-        states, expected = (layer.update(*new) for layer in layers)
-        for state, plain in zip(dense(states), expected):
+        states = layers[0].update(*new)
+        layers[1].record_past = True  # rounds one update later, so what it holds is what the token should read
+        layers[1].update(*new)
+        for state, plain in zip(dense(states), (layers[1].keys, layers[1].values)):
             assert torch.equal(state, plain)
+    layers[1].trim()
     assert layers[0].quantized == layers[1].quantized > packed_before
 
 
@@ -173,15 +190,15 @@ def test_left_padded_rows_generate_the_same_packed():
     assert torch.equal(*replies)
 
 
-def test_auto_decodes_until_the_loops_are_compiled(monkeypatch):
+def test_auto_goes_in_pieces_until_the_loops_are_compiled(monkeypatch):
     monkeypatch.setattr(packed.LOOPS, "run", None)
     monkeypatch.setattr(packed.LOOPS, "reason", "not yet")
     _, states = filled(attention="auto")
-    assert not any(isinstance(s, packed.PackedStates) for s in states)
+    assert not any(s.fused for s in states)
     monkeypatch.undo()
     assert packed.LOOPS.ready(wait=True), packed.LOOPS.reason
     _, states = filled(attention="auto")
-    assert all(isinstance(s, packed.PackedStates) for s in states)
+    assert all(s.fused for s in states)
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
@@ -191,7 +208,8 @@ def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
     monkeypatch.setattr(packed, "LOOPS", loops)
     monkeypatch.setattr("kvcache.caches.quantized.LOOPS", loops)
     _, states = filled()
-    assert not any(isinstance(s, packed.PackedStates) for s in states)
+    assert not any(s.fused for s in states)
+    torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
 
 
 @pytest.mark.parametrize("wrong,sentence", [({"attention": "flash"}, "auto, fused, decode"), ({"attention": "fused", "backend": "hqq", "nbits": 3}, "8, 4 or 2 bits")])

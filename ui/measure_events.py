@@ -43,7 +43,7 @@ def read_plan(tab: MeasureTab, values: Mapping) -> speed.Plan:
     names, contexts = tuple(values[tab.caches]), tuple(sorted(values[tab.contexts]))
     if not names:
         raise ValueError("choose at least one cache to put beside upstream's")
-    plan = speed.Plan((LEVELS[values[tab.level]][1](contexts, names),), (torch.get_num_threads(),), ROUNDS, patient=False, prefills=False, allocations=False)
+    plan = speed.Plan((LEVELS[values[tab.level]][1](contexts, names),), (torch.get_num_threads(),), ROUNDS, patient=False, prefills=False, peaks=False)
     plan.check()
     return plan
 

@@ -87,7 +87,7 @@ class QuantizedLayer(Layer):
         self.key_residual.append(key_states)
         self.value_residual.append(value_states)
         self.seen += key_states.shape[T]
-        attended = (self._side("key"), self._side("value")) if self._reads_packed(key_states) else (self.keys, self.values)
+        attended = self._packed() if self._reads_packed(key_states) else (self.keys, self.values)
         if not self.record_past:
             self._flush()
         return attended
@@ -100,15 +100,21 @@ class QuantizedLayer(Layer):
         self._flush()
 
     def _reads_packed(self, key_states: torch.Tensor) -> bool:
-        if key_states.shape[T] > 1 or not self.quantized or self.attention == "decode" or key_states.requires_grad:
-            return False
-        known = key_states.device.type == "cpu" and self.compute_dtype == torch.float32
-        return known and readable(self._scheme("key"), self._scheme("value"), self.block) and LOOPS.ready(wait=self.attention == "fused")
+        one_token = key_states.shape[T] == 1 and not key_states.requires_grad
+        return one_token and self.quantized > 0 and key_states.device.type == "cpu" and self.compute_dtype == torch.float32
 
-    def _side(self, side: str) -> PackedStates:
+    def _fused(self) -> bool:
+        known = self.attention != "decode" and readable(self._scheme("key"), self._scheme("value"), self.block)
+        return known and LOOPS.ready(wait=self.attention == "fused")
+
+    def _packed(self) -> tuple[PackedStates, PackedStates]:
+        fused = self._fused()
+        return PackedStates(self._side("key"), fused), PackedStates(self._side("value"), fused)
+
+    def _side(self, side: str) -> Side:
         residual = getattr(self, f"{side}_residual")
         encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in ("codes", "scales", "minima", "gains")))
-        return PackedStates(Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop))
+        return Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop)
 
     def _flush(self) -> None:
         tokens = (len(self.key_residual) - self.residual_length) // self.block * self.block
@@ -198,7 +204,7 @@ class QuantizedCache(Cache):
     values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `compute_dtype`:
     what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
     token, CPU, 8, 4 or 2 bits, auto axes), after seconds of compiling on its first use on a machine; "auto" does so
-    once a thread beside has compiled; "decode" never does. `cache_config` says all but `attention` instead. Lossy once
+    once a thread beside has compiled; "decode" never does: torch decodes piece by piece. `cache_config` says all but `attention` instead. Lossy once
     seen >= residual_length + q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see
     unrounded the block that is rounded while they come: what is held after each round is the same, the text may differ
     from plain decoding's. With a model `config`, windows that the model has itself stay in full precision; without one

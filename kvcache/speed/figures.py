@@ -99,7 +99,7 @@ NOTES = (
     "ms/token: the median step of interleaved rounds plus the share of work that comes once in many tokens (a flush, a growing buffer's copy).",
     "vs upstream: how many tokens are made, and how many bytes held, beside transformers' DynamicCache in the same place of the same run.",
     "prefill ms: storing the whole context at once in a fresh cache, quantising included, on the most threads of the run.",
-    "update us: the cache's update alone. allocated in a step: by torch; what numba or numpy allocate is not counted.",
+    "update us: the cache's update alone. peak of a step: the most bytes that torch held beyond those before it; what numba or numpy allocate is not counted.",
 )
 
 

@@ -24,7 +24,7 @@ Place = tuple[str, int, int]  # level, query heads, context
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one place on so many threads. Seconds and bytes; `update` of one layer, `allocated` in a step.
+    """One contender at one place on so many threads. Seconds and bytes; `update` of one layer, `peak` beyond what was held before a step.
 
     `prefill`: storing the whole context at once in a fresh cache, which includes quantising it.
     """
@@ -40,7 +40,7 @@ class Row:
     nbytes: int
     rare: Rare | None = None
     update: Times | None = None
-    allocated: int | None = None
+    peak: int | None = None
     prefill: Times | None = None
 
     @property
@@ -172,7 +172,7 @@ LEVELS = {
     "135m": "geometry of a 135M model: hidden 576, 30 layers, 9/3 heads",
     "growth": "how cost grows, on the tiny Llama",
 }
-COLUMNS = ("cache", "tokens", "ms/token", "step, quartiles", "vs upstream", "update us", "rare ms / every", "prefill ms", "bytes", "vs upstream", "allocated in a step")
+COLUMNS = ("cache", "tokens", "ms/token", "step, quartiles", "vs upstream", "update us", "rare ms / every", "prefill ms", "bytes", "vs upstream", "peak of a step")
 
 
 def title(level: str, query_heads: int, threads: int | None = None) -> str:
@@ -200,7 +200,7 @@ def cells(report: Report, row: Row) -> tuple[str, ...]:
     return (
         row.label, f"{row.context:,}", ms_text(row.seconds), f"{ms_text(row.step.low)}-{ms_text(row.step.high)}", ratio_text(report.times_faster(row)),
         f"{row.update.median * 1e6:,.0f}" if row.update else "-", f"{ms_text(row.rare.seconds)} / {row.rare.every:,}" if row.rare else "-",
-        ms_text(row.prefill.median) if row.prefill else "-", f"{row.nbytes:,}", ratio_text(report.times_smaller(row)), f"{row.allocated:,}" if row.allocated is not None else "-",
+        ms_text(row.prefill.median) if row.prefill else "-", f"{row.nbytes:,}", ratio_text(report.times_smaller(row)), f"{row.peak:,}" if row.peak is not None else "-",
     )  # fmt: skip
 
 

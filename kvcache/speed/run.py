@@ -69,7 +69,7 @@ class Plan:
     patient: bool = True
     slow: bool = False
     prefills: bool = True
-    allocations: bool = True  # torch's profiler counts them; it works in the main thread alone
+    peaks: bool = True  # torch's profiler counts them; it works in the main thread alone
 
     def check(self) -> None:
         """Raises ValueError for what cannot be run."""
@@ -204,7 +204,7 @@ class Station:
         return {
             "level": self.level.name, "query_heads": self.level.query_heads, "context": self.context, "threads": threads,
             "contender": contender.name, "label": contender.label, "side": contender.side,
-            "step": runner.times(), "prefill": self._prefill(runner, threads), "nbytes": runner.nbytes, "update": runner.update_times(), "allocated": runner.allocated() if self.plan.allocations else None,
+            "step": runner.times(), "prefill": self._prefill(runner, threads), "nbytes": runner.nbytes, "update": runner.update_times(), "peak": runner.peak() if self.plan.peaks else None,
         }  # fmt: skip
 
     def _prefill(self, runner: Runner, threads: int) -> Times | None:

@@ -5,6 +5,7 @@ would between the other layers of a model, and a noisy moment hits all alike. Wo
 or a growing buffer's copy, is left out of the median, timed for itself, and spread over the tokens between two.
 """
 
+import itertools
 import os
 import statistics
 import time
@@ -113,16 +114,16 @@ class Runner:
                 seconds.append(taken)
         return Times.of(seconds)
 
-    def allocated(self) -> int:
-        """Bytes that torch allocates during one step, whether or not they are freed within it."""
+    def peak(self) -> int:
+        """The most bytes that torch holds at one time during one step, beyond what it held before."""
         rare = rare_work(self.cache)
         if rare is not None and rare[0] == 0:
             self.step()
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes a line to stderr whenever it starts
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
             self.step()
-        events = record.profiler.kineto_results.events()
-        return sum(event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0)
+        events = sorted((e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]")
+        return max(itertools.accumulate((nbytes for _, nbytes in events), initial=0))
 
     def rare(self, usual: float) -> Rare | None:
         """The next rare work, beyond a `usual` step of so many seconds: the median of three where they come fast and often."""
