@@ -86,7 +86,7 @@ def test_recalled_values_were_said_before():
 
 def test_answers_and_refusals_mark_the_words_that_decide_between_them():
     replies = {m["content"] for seed in range(40) for m in dialogues.conversation(seed, 500)}
-    assert any(r.startswith(f"{marks.DECISIVE}You have{marks.CLOSE} not told me") for r in replies)
+    assert any(r.startswith(f"{marks.REFUSING}You have{marks.CLOSE} not told me") for r in replies)
     assert any(re.match(f"{marks.DECISIVE}Your name{marks.CLOSE} is {marks.RECALLED}", r) for r in replies)
     assert marks.strip(marks.decisive(marks.recalled("Bo") + " it is")) == "Bo it is"
 

@@ -75,20 +75,20 @@ def upstream_requantises() -> str:
 
 
 def ours_quantises_once() -> str:
-    cache, counters = native(residual_length=0), []
+    cache, counted = native(residual_length=0), {}
     scheme_of = cache.layers[0]._scheme
 
-    def counted(side):
-        scheme = scheme_of(side)
-        counters.append(Counted(scheme.encode))
-        object.__setattr__(scheme, "encode", counters[-1])
-        return scheme
+    def scheme(side):
+        if side not in counted:
+            counted[side] = copy.copy(scheme_of(side))  # the layer's own is shared by all layers like it
+            object.__setattr__(counted[side], "encode", Counted(counted[side].encode))
+        return counted[side]
 
-    cache.layers[0]._scheme = counted
+    cache.layers[0]._scheme = scheme
     states = torch.randn(1, 2, 256, 16, generator=torch.Generator().manual_seed(0))
     for i in range(256):
         cache.update(states[:, :, i : i + 1], states[:, :, i : i + 1], 0)
-    total = sum(counter.tokens for counter in counters)
+    total = sum(counted[side].encode.tokens for side in ("key", "value"))
     assert total == 2 * 256, total
     return f"{total} keys and values quantised for 256 tokens"
 

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from . import dialogues, drills, marks, tokenizer
 
-USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.2, 1.0, 3.0, 4.0, 0.2  # loss weights
+USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.2, 1.0, 3.0, 1.7, 4.0, 0.2  # loss weights
 DRILLS = {128: 0.15, 256: 0.10, 512: 0.08, 1024: 0.05, 2048: 0.05}  # share of rows by length
-_BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
+_BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 
 def weighted(messages: list[dict[str, str]]) -> tuple[str, list[float]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from . import grammar, phrases, sentences, smalltalk, values
-from .marks import decisive, recalled, strip
+from .marks import REFUSING, decisive, recalled, strip
 
 CHARS_PER_TOKEN = 3.6
 OPEN = 0.1  # share of open facts
@@ -350,7 +350,7 @@ class Conversation:
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
         message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
-        self.turn(message, decisive(f"You have not told me {fact.phrase}."))
+        self.turn(message, decisive(f"You have not told me {fact.phrase}.", REFUSING))
 
     def assistant_turn(self) -> None:
         rng = self.rng

@@ -3,7 +3,8 @@
 They are control characters that no text contains; `strip` removes them, `spans` turns them into a class per character.
 """
 
-RECALLED, UNGUESSABLE, CLOSE, DECISIVE = "\x02", "\x03", "\x04", "\x05"
+RECALLED, UNGUESSABLE, CLOSE, DECISIVE, REFUSING = "\x02", "\x03", "\x04", "\x05", "\x06"
+OPENING = (RECALLED, UNGUESSABLE, DECISIVE, REFUSING)
 
 
 def recalled(text: str) -> str:
@@ -11,13 +12,13 @@ def recalled(text: str) -> str:
     return RECALLED + text + CLOSE
 
 
-def decisive(text: str) -> str:
-    """Mark the first two words of an answer, where it parts from the others: "Your name" from "You have not told me"."""
-    before, mark, rest = text.partition(RECALLED)
+def decisive(text: str, mark: str = DECISIVE) -> str:
+    """Mark the first two words of an answer or (REFUSING) a refusal, where they part: "Your name" from "You have not told me"."""
+    before, value, rest = text.partition(RECALLED)
     words = before.split(" ", 2)
     if len(words) < 3:
         return text
-    return DECISIVE + " ".join(words[:2]) + CLOSE + " " + words[2] + mark + rest
+    return mark + " ".join(words[:2]) + CLOSE + " " + words[2] + value + rest
 
 
 def unguessable(text: str) -> str:
@@ -27,14 +28,14 @@ def unguessable(text: str) -> str:
 
 def strip(text: str) -> str:
     """The text without marks."""
-    return text.translate({ord(mark): None for mark in (RECALLED, UNGUESSABLE, CLOSE, DECISIVE)})
+    return text.translate({ord(mark): None for mark in (*OPENING, CLOSE)})
 
 
 def spans(text: str) -> tuple[str, list[str]]:
     """The text without marks, and for each of its characters the mark it stood under ("" for none)."""
     kept, under, current = [], [], ""
     for char in text:
-        if char in (RECALLED, UNGUESSABLE, DECISIVE):
+        if char in OPENING:
             current = char
         elif char == CLOSE:
             current = ""
