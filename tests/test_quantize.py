@@ -5,7 +5,7 @@ import torch
 from transformers.cache_utils import HQQQuantizedLayer
 
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.quantize import QUANTIZERS, Scheme, native, native_values, pack, unpack
+from kvcache.quantize import QUANTIZERS, Scheme, fitted, native, native_keys, native_values, pack, unpack
 
 BITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
 
@@ -90,8 +90,12 @@ def test_keys_with_outlier_channels_want_the_channel_axis():
 
 @pytest.fixture(scope="module")
 def states():
+    return drawn(0)
+
+
+def drawn(seed):
     """Queries, keys [1, 2, 1024, 64] with a few loud or shifted channels a head, and Gaussian values."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, 1, 2, 1024, 64, generator=generator)
     for head in range(2):
         loud, shifted = (torch.randperm(64, generator=generator)[:n] for n in (2, 3))
@@ -141,12 +145,13 @@ def test_a_hundred_flushes_change_no_block(states, nbits):
         stored = {name: rows[:, :, :1].clone() for name, rows in layer.rows().items() if "residual" not in name}
         first = first or stored
         assert all(torch.equal(stored[name], first[name]) for name in first)
-    assert torch.equal(layer.keys, ours_in_blocks(nbits, keys[:, :, : 101 * 16]))
+    assert torch.equal(layer.keys, in_blocks(native_keys, "channel", keys[:, :, : 101 * 16], nbits, 16))
 
 
-def ours_in_blocks(nbits, keys):
-    scheme = Scheme(nbits, "channel", 16, native)
-    return torch.cat([scheme.decode(scheme.encode(block), 16, torch.float32) for block in keys.split(16, dim=2)], dim=2)
+def in_blocks(quantizer, axis, states, nbits=2, block=64):
+    """States as they come back from blocks quantised one by one."""
+    scheme = Scheme(nbits, axis, block, quantizer)
+    return torch.cat([scheme.decode(scheme.encode(part), block, torch.float32) for part in states.split(block, dim=2)], dim=2)
 
 
 @pytest.mark.parametrize("nbits", [8, 4, 2])
@@ -156,19 +161,44 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(states, nbits):
         assert torch.equal(together, torch.cat(alone))
 
 
-def test_two_bit_values_err_less_with_levels_over_the_middle_of_their_range(states):
-    _, keys, values = states
-    plain, middle = (Scheme(2, "token", 64, quantizer) for quantizer in (native, native_values))
-    errors = [attention_error(states, keys, s.decode(s.encode(values), 1024, torch.float32)) for s in (plain, middle)]
-    assert errors[1] < 0.85 * errors[0]
-    decoded = middle.decode(middle.encode(values), 1024, torch.float32)
-    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
-    levels = [low + (high - low) * (0.15 + 0.7 * step / 3) for step in range(4)]
-    distance = torch.stack([(values - level).abs() for level in levels]).amin(0)
-    torch.testing.assert_close((decoded - values).abs(), distance, atol=0.02, rtol=0.01)
+def test_two_bits_err_less_where_they_are_fitted():
+    """Which tokens a loud channel favours is a matter of luck, so over several draws."""
+    errors = {"keys": [], "fitted keys": [], "values": [], "fitted values": []}
+    for queries, keys, values in map(drawn, range(8)):
+        for name, quantizer in (("keys", native), ("fitted keys", native_keys)):
+            errors[name].append(attention_error((queries, keys, values), in_blocks(quantizer, "channel", keys), values))
+        for name, quantizer in (("values", native), ("fitted values", native_values)):
+            errors[name].append(attention_error((queries, keys, values), keys, in_blocks(quantizer, "token", values)))
+    mean = {name: sum(found) / len(found) for name, found in errors.items()}
+    assert mean["fitted keys"] < 0.95 * mean["keys"] and mean["fitted values"] < 0.85 * mean["values"]
 
 
-def test_the_layer_uses_them_for_values_and_never_for_keys(states):
+@pytest.mark.parametrize("power", [0, 3])
+def test_a_fit_is_the_least_squares_line_of_its_codes(power):
+    """And the codes are the nearest to its line: neither can be bettered alone."""
+    grouped = torch.randn(50, 64, generator=torch.Generator().manual_seed(1)).clamp(-3, 3) / 3
+    codes, scale, minimum = fitted(grouped, 2, 1.0, power)
+    levels = minimum[..., None] + scale[..., None] * torch.arange(4)
+    assert torch.equal((grouped[..., None] - levels).abs().argmin(-1), codes.long())
+    weights = (grouped - grouped.mean(-1, keepdim=True)).abs().pow(power)
+
+    def error(scale, minimum):
+        return (weights * (codes * scale + minimum - grouped) ** 2).sum(-1)
+
+    for moved in ((scale * 1.05, minimum), (scale * 0.95, minimum), (scale, minimum + 0.05), (scale, minimum - 0.05)):
+        assert (error(*moved) > error(scale, minimum)).float().mean() > 0.9  # a fit may still be on its way
+
+
+def test_fits_leave_other_widths_alone_and_constants_as_they_are():
+    grouped = torch.randn(5, 64, generator=torch.Generator().manual_seed(2)).tanh()
+    for quantizer in (native_keys, native_values):
+        for nbits in (8, 4):
+            assert all(torch.equal(a, b) for a, b in zip(quantizer(grouped, nbits), native(grouped, nbits)))
+        codes, scale, minimum = quantizer(torch.full((1, 64), 0.5), 2)
+        assert torch.equal(codes * scale + minimum, torch.full((1, 64), 0.5))
+
+
+def test_the_native_backend_alone_is_fitted():
     layer = QuantizedLayer("native", 2, 64, 0)
-    assert layer.scheme("value", 64).quantizer is native_values and layer.scheme("key", 64).quantizer is native
+    assert layer.scheme("value", 64).quantizer is native_values and layer.scheme("key", 64).quantizer is native_keys
     assert QuantizedLayer("hqq", 2, 64, 0).scheme("value", 64).quantizer is QUANTIZERS["hqq"]

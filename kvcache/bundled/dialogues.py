@@ -81,7 +81,7 @@ def _fill(text: str, key: str, value: str, shown: str) -> str:
     verb = "are" if key in PLURAL else "is"
     text = re.sub(r"(?<!\$)\b([aA]) (?=\$[kv]\b)", lambda m: (m[1]) + "n" * _vowel(key if text[m.end() + 1] == "k" else value) + " ", text)
     if key.startswith("my "):  # "my friend $k" is for names
-        text = re.sub(r"my [a-z ]+(?=\$k)", "", text)
+        text = re.sub(r"\bmy (?:old )?(?:[a-z]+ )?(?=\$k)", "", text)
     return grammar.fill(text.replace("@is", verb), k=key, v=shown, a=grammar.article(value))
 
 

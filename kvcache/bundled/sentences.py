@@ -8,7 +8,7 @@ from random import Random
 
 from . import values
 from .grammar import article, expand
-from .phrases import Kind
+from .phrases import ASK_CLAUSE, Kind
 
 # base, third person, past, -ing form : things it is done to
 _DO = """
@@ -124,7 +124,7 @@ def _place(rng: Random, held: bool) -> str:
 
 
 def _asks(rng: Random, direct: list[str], clause: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(direct), (clause,)
+    return (*direct, rng.choice(ASK_CLAUSE).replace("$c", clause)), (clause,)
 
 
 def who(rng: Random, held: bool) -> tuple[str, Kind]:

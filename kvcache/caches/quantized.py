@@ -12,7 +12,7 @@ from ..entry import Entry, Parameter, all_but
 from ..layer import D, Layer, T, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape
-from ..quantize import QUANTIZERS, Encoded, Scheme, native_values
+from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from .dynamic import windowed
 from .sliding_window import WINDOWED_TYPES
 
@@ -295,7 +295,7 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
 def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int) -> Scheme:
     """How "key" or "value" states of `dim` channels are quantised. Kept: every layer asks at every token."""
     group = block if axis == "channel" else largest_divisor(dim, token_group)
-    quantizer = native_values if (backend, side) == ("native", "value") else QUANTIZERS[backend]
+    quantizer = {"key": native_keys, "value": native_values}[side] if backend == "native" else QUANTIZERS[backend]
     return Scheme(nbits, axis, group, quantizer)
 
 
