@@ -159,6 +159,24 @@ def stream(loaded: models.LoadedModel, tell: Callable[[str], None]) -> dict[str,
     return found
 
 
+@torch.no_grad()
+def sink_share(loaded: models.LoadedModel) -> str:
+    """How much attention the first four tokens draw: what a window without sinks loses."""
+    talk = evaluate.generated(1, TOKENS)[0].messages
+    ids = torch.tensor([loaded.tokenizer.apply_chat_template(talk, return_dict=False)[:TOKENS]])
+    before = loaded.model.config._attn_implementation
+    try:
+        loaded.model.set_attn_implementation("eager")
+        attentions = loaded.model(ids, output_attentions=True).attentions  # a layer: [1, H, T, T]
+    finally:
+        loaded.model.set_attn_implementation(before)
+    shares = torch.stack([layer[0, :, ids.shape[1] // 2 :, :4].sum(-1).mean(-1) for layer in attentions])
+    return (
+        f"From its {ids.shape[1] // 2:,}th to its {ids.shape[1]:,}th token the model's {shares.numel()} heads give the first four "
+        f"{shares.mean():.1%} of their attention on average and {shares.max():.1%} at most."
+    )
+
+
 def stream_table(found: dict[str, list[float]]) -> str:
     """Perplexities as Markdown; a cache that cannot go on for so long has none."""
     lines = ["| perplexity at tokens | " + " | ".join(f"{a:,}-{b:,}" for a, b in STREAM) + " |", "|---" * (len(STREAM) + 1) + "|"]
@@ -233,7 +251,7 @@ def main() -> None:
     loaded = models.load(options.model)
     rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     table = measured_table(rows, where(loaded, options.questions))
-    streams = stream_table(stream(loaded, lambda line: print(line, file=sys.stderr, flush=True)))
+    streams = stream_table(stream(loaded, lambda line: print(line, file=sys.stderr, flush=True))) + "\n\n" + sink_share(loaded)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     _show({"measured": table, "stream": streams, **(said_by_catalog() if options.readme else {})}, options.readme)
