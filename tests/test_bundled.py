@@ -207,16 +207,16 @@ def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):
 
 
 def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped, tokenizer):
-    """A floor, not the aim: 80 of 100 were measured (see the model card)."""
+    """A floor: 190 of 200 were measured (see the model card)."""
     cases = evaluate.generated(40, 128)
-    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.65
+    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.85
 
 
 def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped, tokenizer):
     caches = (("dynamic", {}), ("static", {"max_cache_len": 256}), ("sliding_window", {"window_length": 32}), ("sink", {"window_length": 32}))
     rows = {row.label: row for row in separation.measure(shipped, tokenizer, 8, (100,), caches, tell=lambda line: None)}
     assert list(rows) == ["Dynamic", "Static 256", "Window 32", "Sink 4 + 28", separation.NO_CACHE, separation.NEVER_TOLD]
-    assert rows["Dynamic"].recalled["100"] >= 0.5
+    assert rows["Dynamic"].recalled["100"] >= 0.75
     assert all(rows[label].same["100"] == 1 for label in ("Static 256", separation.NO_CACHE))
     assert all(rows[label].recalled["100"] <= 0.25 for label in ("Window 32", "Sink 4 + 28", separation.NEVER_TOLD))
 
@@ -226,7 +226,7 @@ def test_the_card_and_the_committed_figures_agree():
     assert card_text == card.card(FOLDER)
 
 
-@pytest.mark.xfail(strict=True, reason="the aim, not reached yet: 53 of 100 were measured; the model is to be trained longer (the card has the figures)")
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
+    """184 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.9
