@@ -174,8 +174,9 @@ def test_two_bits_err_less_where_they_are_fitted():
 
 
 @pytest.mark.parametrize("power", [0, 3])
-def test_a_fit_is_the_least_squares_line_of_its_codes(power):
+def test_a_long_fit_is_the_least_squares_line_of_its_codes(power, monkeypatch):
     """And the codes are the nearest to its line: neither can be bettered alone."""
+    monkeypatch.setattr("kvcache.quantize.FITS", 30)
     grouped = torch.randn(50, 64, generator=torch.Generator().manual_seed(1)).clamp(-3, 3) / 3
     codes, scale, minimum = fitted(grouped, 2, 1.0, power)
     levels = minimum[..., None] + scale[..., None] * torch.arange(4)
@@ -186,7 +187,7 @@ def test_a_fit_is_the_least_squares_line_of_its_codes(power):
         return (weights * (codes * scale + minimum - grouped) ** 2).sum(-1)
 
     for moved in ((scale * 1.05, minimum), (scale * 0.95, minimum), (scale, minimum + 0.05), (scale, minimum - 0.05)):
-        assert (error(*moved) > error(scale, minimum)).float().mean() > 0.9  # a fit may still be on its way
+        assert (error(*moved) > error(scale, minimum)).all()
 
 
 def test_fits_leave_other_widths_alone_and_constants_as_they_are():
