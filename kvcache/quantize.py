@@ -105,7 +105,7 @@ def unpack(packed: torch.Tensor, nbits: int) -> torch.Tensor:
 
 def native(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Uniform levels from the group's minimum to its maximum, both as float16 will hold them."""
-    low, high = grouped.amin(dim=-1, keepdim=True), grouped.amax(dim=-1, keepdim=True)  # aminmax takes five times as long
+    low, high = _ends(grouped)
     minimum = low.half().float()
     scale = ((high - minimum) / (2**nbits - 1)).half().float()
     return _codes(grouped, scale, minimum, nbits), scale, minimum
@@ -127,7 +127,7 @@ def fitted(grouped: torch.Tensor, nbits: int, middle: float, power: float) -> tu
     A square error weighs as the deviation from the group's mean to this `power`. Measured against levels from minimum to maximum for
     keys and over the middle 0.7 for values: attention errs 7 % less with loud channels and with the bundled model's, whose KL falls from .015 to .007.
     """
-    low, high = grouped.amin(dim=-1, keepdim=True), grouped.amax(dim=-1, keepdim=True)  # aminmax takes five times as long
+    low, high = _ends(grouped)
     rim = (high - low) * ((1 - middle) / 2)
     minimum = (low + rim).half().float()
     scale = ((high - rim - minimum) / (2**nbits - 1)).half().float()
@@ -170,6 +170,11 @@ def _hqq_rows(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tenso
     codes, meta = HQQ.quantize(rows, nbits=nbits, group_size=rows.shape[-1], axis=1, bitpack=False, device=str(rows.device))
     scale = meta["scale"].float()
     return codes.to(torch.uint8), scale, -meta["zero"].float() * scale
+
+
+def _ends(grouped: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimum and maximum of each group [..., 1]; torch.aminmax takes ten times as long on a CPU."""
+    return grouped.amin(dim=-1, keepdim=True), grouped.amax(dim=-1, keepdim=True)
 
 
 def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nbits: int) -> torch.Tensor:
