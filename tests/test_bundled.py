@@ -13,11 +13,16 @@ from kvcache import bundled
 from kvcache.bundled import (
     batches,
     card,
+    checks,
+    chores,
     dialogues,
     evaluate,
+    exchanges,
+    facts,
     grammar,
     hand_written,
     marks,
+    mentions,
     mimetic,
     model,
     muon,
@@ -107,6 +112,166 @@ def test_the_grammar_expands_nested_choices():
 def test_no_generated_conversation_holds_a_template_character():
     for seed in range(60):
         assert not any(c in m["content"] for m in dialogues.conversation(seed, 400) for c in "{}$@|")
+
+
+# Data: the kinds of exchange beyond telling and asking by name
+
+
+def talk_with(turn, seed, before=("code", "relation", "pet", "coloured", "home", "age", "spot", "event", "their job")):
+    """A conversation in which facts of some kinds were told and one turn of a kind was added: (talk, messages of the turn)."""
+    talk = dialogues.Conversation(Random(f"{turn.__name__} {seed}"), 800)
+    for kind in before:
+        fact = facts.new_fact(talk.rng, talk.taken(), kind=kind)
+        talk.learn(fact)
+        talk.turn(facts.tell(talk.rng, fact), "Okay.")
+    start = len(talk.messages)
+    turn(talk)
+    while talk.chain:
+        talk.chain.pop(0)()
+    return talk, evaluate.clean(talk.messages[start:])
+
+
+def items_of(reply):
+    return re.split(", | and ", reply.split(": ")[1].rstrip("."))
+
+
+def test_lists_have_the_number_asked_and_never_repeat():
+    words, seen = {w: n for n, w in enumerate(chores.NUMBERS)}, 0
+    for seed in range(400):
+        _, messages = talk_with(exchanges.item_list, seed, before=())
+        said = []
+        for asked, reply in zip(messages[::2], messages[1::2]):
+            if ": " not in reply["content"]:
+                assert reply["content"] == "I do not know any more." and len(said) >= 4
+                continue
+            found = items_of(reply["content"])
+            number = next((n for w, n in words.items() if re.search(rf"\b({w}|{n})\b", asked["content"].lower())), None) if not said else 2 if "two" in asked["content"].lower() else 1
+            if number:
+                assert len(found) == number, (asked, reply)
+            said += found
+        assert len(said) == len(set(said)) and said
+        seen += len(said)
+    assert seen > 1200
+
+
+def test_the_items_of_a_list_belong_to_it():
+    for row in chores.LISTS.values():
+        assert len(row) == len(set(row)) >= 4
+
+
+def test_counting_and_sums_are_right():
+    number = {w: n for n, w in enumerate(chores.NUMBERS)}
+    for seed in range(300):
+        asked, reply = chores.count(Random(seed))
+        ends = [number.get(w, int(w) if w.isdigit() else None) for w in re.findall(r"\w+", grammar.expand(Random(seed), asked))]
+        ends = [n for n in ends if n is not None]
+        down = "back" in asked or "down" in asked
+        first, last = (ends[0], 1) if down else (1, ends[0]) if len(ends) == 1 else ends
+        assert [int(n) for n in reply.rstrip(".").split(", ")] == list(range(first, last - 1, -1) if down else range(first, last + 1))
+        a, sign, b, result = re.fullmatch(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.", chores.total(Random(seed))[1]).groups()
+        assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result)
+
+
+def test_days_months_and_letters_follow_each_other():
+    for seed in range(200):
+        reply = chores.order(Random(seed))[1].rstrip(".")
+        before, after = re.fullmatch("After (.*) comes (.*)|(.*) comes before (.*)", reply).groups()[:2] if reply.startswith("After") else reply.split(" comes before ")
+        row = next(r for r in (values.DAYS, values.MONTHS, chores.LETTERS, [str(n) for n in range(31)]) if before in r)
+        assert row.index(after) == row.index(before) + 1
+
+
+def test_after_a_correction_without_a_noun_the_newest_value_answers():
+    changed = 0
+    for seed in range(300):
+        kind = ("code", "coloured", "home", "age", "spot", "event", "their job", "number")[seed % 8]
+        talk = dialogues.Conversation(Random(f"correction {seed}"), 600)
+        old = facts.new_fact(talk.rng, set(), kind=kind)
+        talk.learn(old)
+        talk.turn(facts.tell(talk.rng, old), "Okay.")
+        slot = exchanges.correctable(talk)
+        exchanges.correction(talk, slot)
+        told = evaluate.clean(talk.messages)[-2]["content"]
+        new = talk.facts[slot].value
+        assert evaluate.contains(told, new) and new.lower() != old.value.lower(), told
+        assert not old.key or old.key.lower() not in told.lower(), told
+        talk.chain.clear()
+        talk.ask_turn(slot)
+        assert new in evaluate.clean(talk.messages)[-1]["content"]
+        changed += old.value not in evaluate.clean(talk.messages)[-1]["content"]
+    assert changed > 285  # a short old value may stand within a new one
+
+
+def test_yes_and_no_are_true():
+    answers = []
+    for seed in range(400):
+        talk, messages = talk_with(exchanges.check, seed)
+        if not messages:
+            continue
+        asked, reply = (m["content"] for m in messages[-2:])
+        if reply.startswith("You have not told me"):
+            continue
+        fact = talk.facts[talk.latest[0]]
+        existence = fact.kind in ("relation", "pet") and not re.search("call|name", asked.lower()) and not evaluate.contains(asked, fact.value)
+        assert evaluate.contains(reply, fact.value) and reply.startswith("Yes, " if existence or evaluate.contains(asked, fact.value) else "No, "), (asked, reply)
+        answers.append(reply[:3])
+    assert 0.3 < answers.count("No,") / len(answers) < 0.6
+
+
+@pytest.mark.parametrize(("sentence", "asked"), [
+    ("Your cat is called Rex.", "is my cat called Rex"), ("You live in Bern.", "do I live in Bern"), ("You are 25 years old.", "am I 25 years old"),
+    ("Mia works as a baker.", "does Mia work as a baker"), ("Your keys are under the bed.", "are my keys under the bed"), ("You bought a hat.", "did I buy a hat"),
+    ("It cost 5 euros.", "did it cost 5 euros"),
+])  # fmt: skip
+def test_a_statement_becomes_its_question(sentence, asked):
+    assert checks.question(sentence) == asked
+
+
+def test_every_answer_can_be_asked_as_yes_or_no():
+    rng = Random(0)
+    for kind, rule in phrases.KINDS.items():
+        fact = facts.new_fact(rng, set(), kind=kind)
+        assert checks.question(fact.sentence(fact.value)) and rule
+    for seed in range(300):
+        subject = mentions.make(Random(seed), False, set(), set())
+        for fact in subject.facts if subject else ():
+            assert checks.question(subject.sentence(fact.kind, fact, fact.value) if fact.kind in subject.told else fact.sentence(fact.value))
+
+
+def test_pronouns_are_those_of_who_was_mentioned_and_answers_are_what_was_told():
+    opposite = {"she": {"he", "his", "him"}, "he": {"she", "her"}, "it": {"she", "he", "her", "his"}, "there": {"she", "he", "her", "his"}}
+    for seed in range(300):
+        talk, messages = talk_with(exchanges.mention, seed, before=())
+        if len(talk.subjects) != 1:
+            continue
+        for message in messages:
+            assert opposite[talk.subjects[0].pronoun].isdisjoint(re.findall(r"\w+", message["content"].replace("a new friend, he", "").lower())) or "friend" in message["content"], message
+        told = "\n".join(m["content"] for m in messages).lower()
+        assert all(f.value.lower() in told for f in talk.facts.values())
+
+
+def test_nobody_shares_a_name():
+    for seed in range(60):
+        talk = dialogues.Conversation(Random(f"names {seed}"), 900)
+        while talk.position < 900:
+            talk.step()
+        named = [f.value.lower() for f in talk.facts.values() if f.kind in ("relation", "pet", "their pet", "name")]
+        assert len(named) - len(set(named)) <= (talk.old != {}), named
+
+
+def test_what_was_said_is_repeated_word_for_word():
+    for seed in range(60):
+        talk = dialogues.Conversation(Random(f"again {seed}"), 300)
+        talk.tell_turn()
+        said = marks.strip(talk.messages[-1]["content"])
+        exchanges.again(talk)
+        assert talk.messages[-1]["content"] == "I said: " + said
+
+
+def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_part():
+    replies = [m["content"] for seed in range(80) for m in dialogues.conversation(seed, 500) if m["role"] == "assistant"]
+    share = {word: sum(bool(re.search(word, marks.strip(r))) for r in replies) / len(replies) for word in ("^(Yes|No), ", "^(She|He|It|Her|His) ", "^(Here you are|Two more|Another one|I said): ")}
+    assert all(0.015 < s < 0.12 for s in share.values()), share
+    assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
 
 
 @pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS])

@@ -5,198 +5,19 @@ seed. `held=True` tells only values, in ways of speaking, that training never us
 """
 
 import math
-import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from . import grammar, phrases, sentences, smalltalk, values
+from . import checks, exchanges, grammar, phrases, smalltalk, values
+from .facts import Fact, acknowledge, ask, fill_key, finish, informal, new_fact, tell
 from .marks import REFUSING, decisive, recalled, strip
+from .mentions import Subject
 
 CHARS_PER_TOKEN = 3.6
-OPEN = 0.1  # share of open facts
+NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1500  # tokens between a fact and its question
-STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
-PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
-CHAT = [line.split(":") for line in """you:u|ya
-your:ur
-please:pls|plz
-thanks:thx|ty
-what's:whats|wats
-what is:whats
-I'm:im
-I am:im
-because:cuz|bc
-are:r
-people:ppl
-password:pw|pass
-birthday:bday
-number:nr|num
-favourite:fav|fave
-don't:dont
-can't:cant
-it's:its
-okay:k|ok
-by the way:btw
-tell me:tell me pls
-my name is:my names|my name s""".splitlines()]
-PLURAL = frozenset("keys glasses headphones gloves shoes scissors socks".split())
-_KINDS = [k for k in phrases.KINDS if phrases.KINDS[k].weight > 0]
-_WEIGHTS = [phrases.KINDS[k].weight for k in _KINDS]
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A kind of fact, what it belongs to, and the value last told."""
-
-    kind: str
-    key: str
-    value: str
-    open: phrases.Kind | None = None  # the ways of an open fact, which is a kind of its own
-
-    @property
-    def rule(self) -> phrases.Kind:
-        """How it is told, asked and answered."""
-        return self.open or phrases.KINDS[self.kind]
-
-    @property
-    def answer(self) -> str:
-        """The plain reply, the value marked as recalled."""
-        return self.sentence(recalled(self.value))
-
-    def sentence(self, shown: str) -> str:
-        """The answer around a value shown in some way."""
-        key = self.key.replace("my ", "your ", 1) if self.key.startswith("my ") else self.key
-        text = _fill(self.rule.answer, key, self.value, shown)
-        return text[:1].upper() + text[1:]
-
-    @property
-    def phrase(self) -> str:
-        """What it is, as the assistant says it: "your locker code"."""
-        words = _fill(self.rule.phrase, self.key, self.value, self.value)
-        return " ".join({"my": "your", "I": "you"}.get(w, w) for w in words.split(" "))
-
-
-def _fill(text: str, key: str, value: str, shown: str) -> str:
-    verb = "are" if key in PLURAL else "is"
-    text = re.sub(r"(?<!\$)\b([aA]) (?=\$[kv]\b)", lambda m: (m[1]) + "n" * _vowel(key if text[m.end() + 1] == "k" else value) + " ", text)
-    if key.startswith("my "):  # "my friend $k" is for names
-        text = re.sub(r"\bmy (?:old )?(?:[a-z]+ )?(?=\$k)", "", text)
-    return grammar.fill(text.replace("@is", verb), k=key, v=shown, a=grammar.article(value))
-
-
-def _vowel(word: str) -> bool:
-    return grammar.article(word) == "an"
-
-
-def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None) -> Fact:
-    """A fact whose key is not in `taken` (names of people may come back for another kind of fact)."""
-    if kind == "open" or kind is None and rng.random() < OPEN:
-        value, rule = sentences.make(rng, held)
-        return Fact("open", rule.clauses[0], value, rule)
-    while True:
-        name = kind or rng.choices(_KINDS, _WEIGHTS)[0]
-        rule = phrases.KINDS[name]
-        key = rng.choice(rule.keys)
-        if key == "@name":
-            key = values.make(rng, "name", held) if rng.random() < 0.65 else f"my {rng.choice(phrases.RELATIONS)}"
-        elif key == "@made up":
-            key = values.syllables(rng, 2, 3) if rng.random() < 0.5 else f"{rng.choice(values.NOUNS)} {rng.choice(values.NOUNS)}"
-        if (key or name) not in taken:
-            return Fact(name, key, values.make(rng, rule.values, held))
-
-
-def finish(rng: Random, text: str, mark: str = ".", protect: str = "", capital: float = 0.65) -> str:
-    """Case and punctuation as people type: a capital unless the text starts with the protected value, often no full stop."""
-    text = text.strip()
-    if rng.random() < capital and not (protect and text.startswith(protect)):
-        text = text[:1].upper() + text[1:]
-    if text[-1:] in ".!?)":
-        return text
-    return text + rng.choice((mark, mark, mark, "!" if mark == "." else "?", "", "", ""))
-
-
-def tell(rng: Random, fact: Fact, held: bool = False, first: bool = True) -> str:
-    """A sentence that tells the fact; `first` allows a greeting or the like before it."""
-    plain = phrases.choose(rng, fact.rule.tells, held)
-    core = _fill(plain, fact.key, fact.value, fact.value)
-    before = grammar.expand(rng, _frame(rng, plain)) if first and not plain.startswith(("you ", "don't ", "do you ", "guess ", "if ")) and rng.random() < 0.25 else ""
-    after = grammar.expand(rng, phrases.AFTER_TELL) if core[-1] not in ".!?" and rng.random() < 0.15 else ""
-    return finish(rng, before + core + after, protect=fact.value, capital=0.65 if first else 0)
-
-
-def _frame(rng: Random, core: str) -> str:
-    """The template of something to say before a telling; "did you know that" goes only before a plain statement."""
-    statement = core.startswith(STATEMENT) and not any(c in core for c in ".:?")
-    return phrases.BEFORE_STATEMENT if statement and rng.random() < 0.4 else phrases.BEFORE_TELL
-
-
-def ask(rng: Random, fact: Fact, held: bool = False) -> str:
-    """A question for the fact: a question, "do you know" and the like before a clause, or a noun phrase in a frame."""
-    rule, form = fact.rule, rng.random()
-    if form < 0.14 and rule.nouns:
-        text = phrases.choose(rng, (rng.choice(phrases.ASK_NOUN).replace("$n", rng.choice(rule.nouns)),), held)
-    elif form < 0.38:
-        text = grammar.expand(rng, phrases.BEFORE_CLAUSE) + phrases.choose(rng, rule.indirect or rule.clauses, held)
-    else:
-        before = grammar.expand(rng, phrases.BEFORE_QUESTION) if rng.random() < 0.25 else ""
-        core = phrases.choose(rng, rule.questions, held)
-        after = grammar.expand(rng, phrases.AFTER_QUESTION) if not core.endswith(PLEA) and rng.random() < 0.15 else ""
-        text = before + core + after
-    return finish(rng, _fill(text, fact.key, "", ""), "." if text.endswith(PLEA) else "?")
-
-
-def sloppy(rng: Random, message: str, keep: tuple[str, ...]) -> str:
-    """The message as typed in haste: chat spelling, or a letter dropped, doubled or swapped in a word; what is in `keep` stays."""
-    pieces = re.split("(" + "|".join(rf"(?<!\w){re.escape(k)}(?!\w)" for k in keep if k) + ")", message) if any(keep) else [message]
-    if rng.random() < 0.5:
-        for long, short in rng.sample(CHAT, len(CHAT) // 2):
-            pieces[::2] = [re.sub(rf"\b{long}\b", rng.choice(short.split("|")), p) for p in pieces[::2]]
-        return "".join(pieces)
-    found = [(i, m) for i in range(0, len(pieces), 2) for m in re.finditer(r"(?<![\w'])[a-z]{4,}(?![\w'])", pieces[i])]
-    if found:
-        i, word = rng.choice(found)
-        at, old = rng.randrange(1, len(word[0]) - 1), word[0]
-        new = rng.choice((old[:at] + old[at + 1:], old[:at] + old[at] + old[at:], old[:at] + old[at + 1] + old[at] + old[at + 2:]))
-        pieces[i] = pieces[i][:word.start()] + new + pieces[i][word.end():]
-    return "".join(pieces)
-
-
-def informal(rng: Random, message: str, fact: Fact | None = None, keep: str = "") -> tuple[str, Fact | None]:
-    """The message in lower case, in haste or without apostrophes now and then; its fact's value follows, so that a reply repeats what was typed.
-
-    Haste leaves the fact's words and `keep` as they are.
-    """
-    if rng.random() < 0.12:
-        message = sloppy(rng, message, (fact.value, fact.key) if fact else (keep,))
-    roll = rng.random()
-    if roll < 0.22:
-        message = message.lower()
-        fact = fact and replace(fact, value=fact.value.lower())
-    elif roll < 0.28 and not (fact and "'" in fact.value):
-        message = message.replace("'", "")
-    elif roll < 0.30:
-        message = message.upper()
-        fact = fact and replace(fact, value=fact.value.upper())
-    return message, fact
-
-
-def acknowledge(rng: Random, facts: list[Fact]) -> str:
-    """The reply to a telling: now and then it repeats the value, often it names what was told, else it says nothing of it.
-
-    Where it names what was told, finding it again is easy (84 % at 512 tokens beside 75 %, with the same weights): half of the replies don't.
-    """
-    fact, roll = facts[-1], rng.random()
-    if roll < 0.2 and len(facts) == 1:
-        echo = fact.rule.echo
-        if echo and rng.random() < 0.7:
-            return _fill(rng.choice(echo), fact.key, fact.value, fact.value)
-        return rng.choice(("Got it. ", "Okay. ", "Noted. ", "Thank you. ")) + fact.sentence(fact.value)
-    if roll < 0.5:
-        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(f.phrase for f in facts))
-    return rng.choice(("Okay.", "Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))
-
-
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
@@ -219,6 +40,15 @@ class Conversation:
     said: set[str] = field(default_factory=set)  # facts whose value the assistant has said: copying those is easy
     story_due: list[tuple[float, str, str]] = field(default_factory=list)
     position: float = 1.0  # tokens so far, estimated
+    chain: list[Callable[[], None]] = field(default_factory=list)  # turns that must come soon, in this order
+    hasty: bool = False  # the chain's next turn follows at once
+    subjects: list[Subject] = field(default_factory=list)  # told of so far, to be spoken of as she, he, it
+    reopen_due: list[tuple[float, Subject]] = field(default_factory=list)
+    nouns: set[str] = field(default_factory=set)  # keys and nouns of the subjects
+    alias: dict[str, str] = field(default_factory=dict)  # "my sister" for "Mia"
+    latest: tuple[str, int] = ("", 0)  # the fact that the last turn was about, and how many messages there were then
+    old: dict[str, list[str]] = field(default_factory=dict)  # values that no longer hold
+    listed: dict[str, tuple[int, int]] = field(default_factory=dict)  # where each list began and how many of its items were said
 
     def say(self, role: str, content: str) -> None:
         self.messages.append({"role": role, "content": content})
@@ -240,13 +70,22 @@ class Conversation:
 
     def learn(self, fact: Fact) -> None:
         slot = f"{fact.kind}/{fact.key}"
+        if slot in self.facts:
+            self.old.setdefault(slot, []).append(self.facts[slot].value)
         self.facts[slot] = fact
         self.said.discard(slot)
         self.due.append((self.later(), slot))
+        self.latest = (slot, len(self.messages) + 2)
 
-    def answer(self, slot: str) -> str:
-        """The reply to a question; the value is marked as recalled where the assistant says it for the first time."""
-        answer = self.facts[slot].answer
+    def answer(self, slot: str, key: str | None = None, yes: bool = False) -> str:
+        """The reply to a question; the value is marked as recalled where the assistant says it for the first time.
+
+        `key` is what the question called its subject; `yes` puts "Yes" before it.
+        """
+        fact = self.facts[slot]
+        answer = replace(fact, key=fact.key if key is None else key).answer
+        if yes:
+            answer = checks.reply(answer, True)
         if slot in self.said:
             return strip(answer)
         self.said.add(slot)
@@ -261,6 +100,21 @@ class Conversation:
     def taken(self) -> set[str]:
         return {f.key or f.kind for f in self.facts.values()}
 
+    def names(self) -> set[str]:
+        """Names of people, pets and things so far."""
+        return {f.value for f in self.facts.values() if f.rule.values in NAMING} | self.nouns
+
+    def heard(self, words: str) -> bool:
+        """True where the user has said these words."""
+        return any(words in m["content"].lower() for m in self.messages)
+
+    def new_fact(self, *without: str) -> Fact:
+        """A fact about something not told yet; nobody gets a name that is taken."""
+        while True:
+            fact = new_fact(self.rng, self.taken().union(self.nouns, without), self.held)
+            if not (fact.rule.values in NAMING and (fact.value in self.names() or fact.value in self.taken())):
+                return fact
+
     # One turn each.
 
     def begin(self) -> None:
@@ -273,15 +127,15 @@ class Conversation:
 
     def tell_turn(self) -> None:
         rng = self.rng
-        fact = new_fact(rng, self.taken(), self.held)
+        fact = self.new_fact()
         message, fact = informal(rng, tell(rng, fact, self.held), fact)
         facts, tail = [fact], ""
         roll = rng.random()
         if roll < 0.14:
             alike = fact.rule.also and len(fact.rule.keys) > 2 and message[-1] not in "?!)" and rng.random() < 0.4
-            second = new_fact(rng, self.taken() | {fact.key or fact.kind}, self.held, fact.kind if alike else None)
+            second = new_fact(rng, self.taken() | self.nouns | {fact.key or fact.kind}, self.held, fact.kind if alike else None)
             if alike:
-                more = _fill(phrases.choose(rng, second.rule.also, None), second.key, second.value, second.value)
+                more = fill_key(phrases.choose(rng, second.rule.also, None), second.key, second.value, second.value)
             joined = message.rstrip(".!") + rng.choice((" and ", ", and ", " and also ", *(", ", "; ", " and ") * bool(alike))) if (alike or rng.random() < 0.5) and message[-1] != "?" else message + " "
             more = finish(rng, more, capital=0) if alike else tell(rng, second, self.held, first=not joined.endswith("and "))
             message, facts = joined + more, [fact, second]
@@ -295,12 +149,14 @@ class Conversation:
             tail = " " + tail
         for f in facts:
             self.learn(f)
+        if len(facts) > 1 or 0.26 <= roll < 0.40:  # "actually it's ..." would not be clear
+            self.latest = ("", 0)
         self.turn(message, self.acknowledge(facts) + tail)
 
     def update_turn(self) -> None:
         """A fact told anew: the latest counts."""
         rng = self.rng
-        closed = [f for f in self.facts.values() if not f.open]
+        closed = [f for f in self.facts.values() if not f.open and not (f.kind in ("relation", "pet") and f.key in self.nouns)]
         if not closed:
             return
         old = rng.choice(closed)
@@ -316,8 +172,9 @@ class Conversation:
 
     def ask_turn(self, slot: str) -> None:
         rng, fact = self.rng, self.facts[slot]
-        message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
-        reply, roll = self.answer(slot), rng.random()
+        key = self.alias[fact.key] if fact.key in self.alias and rng.random() < 0.5 else fact.key
+        message, _ = informal(rng, ask(rng, replace(fact, key=key), self.held), keep=key)
+        reply, roll = self.answer(slot, key, checks.wants_yes(message)), rng.random()
         others = [s for s in self.facts if s != slot]
         if roll < 0.08 and others:
             second = rng.choice(others)
@@ -325,6 +182,8 @@ class Conversation:
             message, reply = message.replace("  ", " "), reply + " " + self.answer(second)
         elif roll < 0.14:
             message = finish(rng, smalltalk.remark(rng)).rstrip("?") + " " + message
+        else:
+            self.latest = (slot, len(self.messages) + 2)
         self.turn(message, reply)
         if rng.random() < 0.15:
             self.due.append((self.later(), slot))
@@ -332,21 +191,23 @@ class Conversation:
     def tell_and_ask_turn(self) -> None:
         """Two messages in one: something new, and a question about something old."""
         rng, slot = self.rng, self.rng.choice(list(self.facts))
-        fact = new_fact(rng, self.taken(), self.held)
+        fact = self.new_fact()
         message, fact = informal(rng, tell(rng, fact, self.held), fact)
         message += ("" if message[-1] in ".!?" else ".") + " " + ask(rng, self.facts[slot], self.held)
         answer = self.answer(slot)
         self.learn(fact)
+        self.latest = ("", 0)
         self.turn(message, self.acknowledge([fact]) + " " + answer)
 
     def never_told_turn(self) -> None:
         """A question about something never told, half of the time near something that was."""
         rng = self.rng
         near = self.facts and rng.random() < 0.5
-        kind = rng.choice(list(self.facts.values())).kind if near else None
+        neighbour = rng.choice(list(self.facts.values())) if near else None
+        kind = neighbour and ("open" if neighbour.open else neighbour.kind)
         if kind and kind != "open" and not any(k.startswith("@") for k in phrases.KINDS[kind].keys) and len(phrases.KINDS[kind].keys) < 3:
             kind = None
-        fact = new_fact(rng, self.taken(), self.held, kind)
+        fact = new_fact(rng, self.taken() | self.nouns, self.held, kind)
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
         message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
@@ -363,44 +224,79 @@ class Conversation:
         self.turn(message, named if self.assistant else "I am a small assistant. I have no name.")
 
     def story_turn(self) -> None:
-        turns, questions = smalltalk.story(self.rng, self.held)
+        turns, questions = smalltalk.story(self.rng, self.held, self.names() | self.taken())
         for user, reply in turns:
             self.turn(finish(self.rng, user), reply)
         for question, answer in questions:
             self.story_due.append((self.position + self.rng.choice((0, 0, 20, 60)), question, answer))
 
-    def filler_turn(self) -> None:
-        rng, roll = self.rng, self.rng.random()
+    def filler_turn(self, share: float = 1.0) -> None:
+        """Small talk, a long remark, a list or a sum; with a share of 0.74 only the first two."""
+        rng, roll = self.rng, self.rng.random() * share
         make = smalltalk.small_talk if roll < 0.5 or self.length < 300 and roll < 0.74 else smalltalk.long_remark if roll < 0.74 else smalltalk.item_list if roll < 0.86 else smalltalk.total
         user, reply = make(rng)
         user, _ = informal(rng, finish(rng, user, rng.choice(".?") if make in (smalltalk.item_list, smalltalk.total) else "."))
         self.turn(user, reply)
 
     def step(self) -> None:
-        """The next turn: what is due first, else something by chance."""
+        """The next turn: what must come soon, then what is due, else something by chance."""
+        if self.chain:
+            return self.go_on()
+        slot, roll = exchanges.correctable(self), self.rng.random()
+        if slot and roll < 0.06:
+            return exchanges.correction(self, slot)
+        if self.messages and roll > 0.985:
+            return exchanges.again(self)
         if self.story_due and self.story_due[0][0] <= self.position:
             _, question, answer = self.story_due.pop(0)
             return self.turn(finish(self.rng, question, "?"), answer)
+        if self.reopen_due and min(at for at, _ in self.reopen_due) <= self.position:
+            at, subject = min(self.reopen_due, key=lambda due: due[0])
+            self.reopen_due.remove((at, subject))
+            return exchanges.reopen(self, subject)
         ready = [d for d in self.due if d[0] <= self.position]
         if ready and self.rng.random() < 0.85:
             self.due.remove(ready[0])
             return self.ask_turn(ready[0][1])
-        room = self.length - self.position > PAIR + len(self.due) * PAIR / 2
-        if self.rng.random() < (0.12 if self.facts else 0.05):
+        if self.rng.random() < (0.09 if self.facts else 0.05):
             return self.never_told_turn()
-        roll = self.rng.random()
-        if roll < 0.035 and self.facts:
+        self.by_chance()
+
+    def go_on(self) -> None:
+        """The next turn of the chain, or chat in between."""
+        slot = exchanges.correctable(self)
+        if slot and self.rng.random() < 0.06:
+            return exchanges.correction(self, slot)
+        if not self.hasty and self.rng.random() < 0.15:
+            return exchanges.small(self)
+        self.chain.pop(0)()
+        self.hasty = self.hasty and bool(self.chain)
+
+    def by_chance(self) -> None:
+        """A turn of any kind."""
+        room, roll = self.length - self.position > PAIR + len(self.due) * PAIR / 2, self.rng.random()
+        if roll < 0.025 and self.facts:
             self.update_turn()
-        elif roll < 0.07 and self.facts:
+        elif roll < 0.05 and self.facts:
             self.tell_and_ask_turn()
-        elif roll < 0.115:
+        elif roll < 0.085:
             self.assistant_turn()
-        elif roll < 0.15 and self.length > 200:
+        elif roll < 0.115 and self.length > 200:
             self.story_turn()
-        elif roll < 0.8 and room:
+        elif roll < 0.19 and room:
+            exchanges.mention(self)
+        elif roll < 0.24:
+            exchanges.combined(self)
+        elif roll < 0.32:
+            exchanges.check(self)
+        elif roll < 0.40:
+            exchanges.do_chore(self)
+        elif roll < 0.47:
+            exchanges.chat(self)
+        elif roll < 0.90 and room:
             self.tell_turn()
         else:
-            self.filler_turn()
+            self.filler_turn(share=0.74)
 
 
 def conversation(seed: int | str, length: int, held: bool = False) -> list[dict[str, str]]:

@@ -103,14 +103,13 @@ def total(rng: Random) -> tuple[str, str]:
     return ask, f"{a} plus {b} is {a + b}."
 
 
-def story(rng: Random, held: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """A short story and questions about it: ([(message, reply)], [(question, answer)]). Two characters never share a name."""
+def story(rng: Random, held: bool, taken: set[str] = frozenset()) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """A short story and questions about it: ([(message, reply)], [(question, answer)]). Two characters never share a name, nor one in `taken`."""
     one = rng.choice("fox owl bear rabbit mouse wolf hedgehog turtle frog cat dog duck goat squirrel lion".split())
     two = rng.choice([a for a in "fox owl bear rabbit mouse wolf hedgehog turtle frog cat dog duck goat squirrel lion".split() if a != one])
-    name = values.make(rng, "pet_name", held)
-    other = name
-    while other == name:
-        other = values.make(rng, "pet_name", held)
+    name, other = (values.make(rng, "pet_name", held) for _ in range(2))
+    while name == other or not taken.isdisjoint((name, other)):
+        name, other = (values.make(rng, "pet_name", held) for _ in range(2))
     thing, place = rng.choice(values.NOUNS), rng.choice("forest castle village lighthouse cave mill garden barn tower boat tree cottage tunnel swamp valley".split())
     given = rng.random() < 0.5
     ask = expand(rng, f"{{tell me|can you tell me|I want|write|I'd like|make up}} a {{short |little |}}story {{about {article(one)} {one}{' called ' + name if given else ''}|{'with a ' + one + ' named ' + name if given else 'with ' + article(one) + ' ' + one}}}{{| please}}")
@@ -126,4 +125,7 @@ def story(rng: Random, held: bool) -> tuple[list[tuple[str, str]], list[tuple[st
         (f"{{what was the {one} called|what was the name of the {one}|who was the {one}|how was the {one} in the story called}}", f"The {one} was called {recalled(name)}."),
     ]
     picked = rng.sample(questions, rng.randint(1, 3))
+    if rng.random() < 0.35:
+        short = f"{recalled(name)} the {one} found {article(thing)} {recalled(thing)} and met {recalled(other)} the {two}."
+        picked.insert(0, ("{shorter please|make it shorter|a shorter story please|can you make that shorter|tell it in one sentence|the short version please|in short|shorter|that was too long, shorter please|tell it again but shorter|can you say that in one sentence}", short))
     return [(ask, opening + body)], [(expand(rng, q), a) for q, a in picked]

@@ -61,6 +61,11 @@ ALLERGIES = "nuts peanuts milk eggs cats dogs pollen wheat shellfish strawberrie
 CONTAINERS = """drawer cupboard wardrobe fridge kitchen garage cellar attic bathroom bedroom hallway car basket box backpack suitcase desk safe garden shed
 laundry oven freezer cabinet closet chest bucket office""".split()
 SURFACES = "table desk shelf sofa bed chair piano fridge windowsill counter bookcase cupboard bench carpet stove radiator doormat nightstand".split()
+WORKPLACES = """bakery school bank library hotel hospital museum factory cafe shop zoo farm bookshop restaurant theatre garage hostel bar pharmacy prison
+laboratory studio circus cinema brewery gym court castle nursery clinic kitchen warehouse station harbour greenhouse mill""".split()
+QUALITIES = [("big", "small"), ("old", "new"), ("fast", "slow"), ("heavy", "light"), ("loud", "quiet"), ("clean", "dirty"), ("cheap", "expensive")]
+CHARACTERS = [("tall", "short"), ("shy", "funny"), ("strict", "kind"), ("married", "single"), ("rich", "poor"), ("lazy", "busy")]
+MOODS = [("big", "small"), ("lazy", "wild"), ("shy", "brave"), ("fat", "thin"), ("loud", "quiet"), ("young", "old")]
 ONSETS = "b br c ch d dr f fl g gr h j k kr l m n p pr qu r s sh st t tr v w y z bl th".split()
 VOWELS = "a e i o u a e i o ai ea ee ou oo ia".split()
 CODAS = " |n|l|r|s|m|k|d|t|x|nd|rk|ll|th|ss".replace(" ", "").split("|")
@@ -167,6 +172,10 @@ def _event_time(rng: Random) -> str:
     return rng.choice((day, day, f"at {_clock(rng)}", f"{day} at {_clock(rng)}", "tomorrow", f"on {_date(rng)}", f"in {rng.choice(MONTHS)}"))
 
 
+def _duration(rng: Random) -> str:
+    return f"{rng.choice('two three four five six seven ten'.split())} {rng.choice(('days', 'weeks', 'months', 'years'))}"
+
+
 def _price(rng: Random) -> str:
     return f"{rng.randint(2, 999)} {rng.choice(('euros', 'dollars', 'pounds'))}"
 
@@ -178,15 +187,17 @@ def _pool(words: list[str]) -> Callable[[Random], str]:
 LISTED: dict[str, list[str]] = dict(
     country=COUNTRIES, colour=COLOURS, job=JOBS, food=FOODS, fruit=FRUITS, drink=DRINKS, animal=ANIMALS, sport=SPORTS, instrument=INSTRUMENTS,
     hobby=HOBBIES, language=LANGUAGES, subject=SUBJECTS, car=CARS, season=SEASONS, day=DAYS, month=MONTHS, gift=GIFTS, allergy=ALLERGIES,
+    workplace=WORKPLACES,
 )
 STRANGERS = 0.35  # share of values of a listed kind that are not on its list, in training
 
 MAKERS: dict[str, Callable[[Random], str]] = {
     "name": _name, "pet_name": _pet_name, "code": _code, "number": _number, "count": _count, "word": _word, "title": _title, "city": _city, "street": _street,
-    "spot": _spot, "clock": _clock, "date": _date, "event_time": _event_time, "price": _price, "age": lambda rng: str(rng.randint(4, 99)),
+    "spot": _spot, "clock": _clock, "date": _date, "event_time": _event_time, "price": _price, "duration": _duration, "age": lambda rng: str(rng.randint(4, 99)),
+    **{k: _pool([word for pair in pairs for word in pair]) for k, pairs in (("quality", QUALITIES), ("character", CHARACTERS), ("mood", MOODS))},
     **{k: _pool(v) for k, v in LISTED.items()},
 }
-CLOSED = frozenset("clock count date event_time age season day month".split())
+CLOSED = frozenset("clock count date event_time age season day month duration quality character mood".split())
 
 
 def _stranger(rng: Random, kind: str) -> str:

@@ -1,0 +1,210 @@
+"""Small things to do on request that have one right answer: lists of so many, the next of a list, counting, days, months, letters, sums, jokes.
+
+Everything goes through fixed orders. A model of this size picks the likeliest next word; were the orders free, it would say an item twice.
+"""
+
+from random import Random
+
+from . import values
+from .marks import unguessable
+
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+LISTS: dict[str, list[str]] = {
+    "fruits": "apples pears plums cherries grapes bananas oranges lemons berries melons figs peaches".split(),
+    "vegetables": "potatoes beans tomatoes onions carrots peas cabbage corn mushrooms spinach".split(),
+    "animals": "cats dogs horses rabbits bears lions tigers wolves cows sheep goats elephants".split(),
+    "animals that fly": "owls bees eagles ducks parrots butterflies bats geese".split(),
+    "animals that swim": "whales dolphins seals otters ducks penguins frogs turtles".split(),
+    "farm animals": "cows sheep goats pigs horses ducks hens donkeys".split(),
+    "wild animals": "bears wolves lions tigers foxes elephants snakes giraffes".split(),
+    "small animals": "mice ants bees frogs spiders snails rats hamsters".split(),
+    "pets": "cats dogs rabbits hamsters parrots fish turtles mice".split(),
+    "birds": "owls eagles ducks parrots hens swans geese robins".split(),
+    "colours": "red blue green yellow orange purple pink brown black white grey".split(),
+    "colors": "red blue green yellow orange purple pink brown black white gray".split(),
+    "dark colours": "black brown navy purple maroon grey".split(),
+    "sports": "football tennis hockey golf rugby cricket basketball swimming running boxing".split(),
+    "games": "chess cards football tennis darts hockey golf bowling".split(),
+    "instruments": "piano violin guitar flute drums trumpet harp organ banjo".split(),
+    "countries": "France Spain Italy Germany Poland Norway Sweden Greece Turkey Japan China Brazil".split(),
+    "cities": "Paris London Berlin Madrid Rome Vienna Oslo Dublin Tokyo Boston".split(),
+    "drinks": "tea coffee milk water juice beer wine cola lemonade cocoa".split(),
+    "hot drinks": "tea coffee cocoa soup".split(),
+    "jobs": "baker teacher nurse doctor painter farmer pilot writer singer cook driver".split(),
+    "languages": "French Spanish Italian German Polish Dutch Greek Turkish Chinese Japanese".split(),
+    "hobbies": "painting cooking reading fishing dancing drawing singing gardening baking hiking".split(),
+    "foods": "pizza pasta soup rice bread cheese salad curry pancakes potatoes".split(),
+    "things to eat": "bread cheese soup pasta rice eggs pizza salad apples".split(),
+    "things in a kitchen": "a stove|a fridge|a table|a kettle|a cup|a pan|a knife|a spoon".split("|"),
+    "things in a house": "a door|a window|a table|a chair|a bed|a lamp|a sofa|a clock".split("|"),
+    "things in a garden": "a tree|a fence|a bench|a hedge|a shed|a pond|a flower|a path".split("|"),
+    "things with wheels": "a car|a bus|a bike|a train|a van|a truck|a tractor".split("|"),
+    "things you wear": "a hat|a coat|a scarf|shoes|socks|gloves|a shirt|a dress".split("|"),
+    "red things": "a rose|a cherry|a tomato|blood|fire|a strawberry".split("|"),
+    "round things": "a ball|a coin|a ring|a wheel|an orange|the moon|a plate".split("|"),
+    "names": "Anna Tom Mia Ben Lucy Paul Kate Sam Rosa Max".split(),
+    "names for a cat": "Luna Milo Tiger Misty Shadow Ginger Socks Oreo".split(),
+    "names for a dog": "Rex Rover Buddy Bruno Bella Rocky Duke Spot".split(),
+    "numbers": "one two three four five six seven eight nine ten".split(),
+    "letters": "A B C D E F G H I J".split(),
+    "days": values.DAYS,
+    "days of the week": values.DAYS,
+    "months": values.MONTHS,
+    "seasons": values.SEASONS,
+    "rooms": "kitchen bedroom bathroom hall attic cellar office garage".split(),
+    "parts of the body": "head arm leg hand foot nose eye ear mouth".split(),
+    "planets": "Mercury Venus Earth Mars Jupiter Saturn Uranus Neptune".split(),
+    "flowers": "roses lilies tulips daisies violets sunflowers".split(),
+    "trees": "oak maple birch pine willow apple cherry".split(),
+    "tools": "a hammer|a saw|a drill|a ladder|a brush|a knife".split("|"),
+}
+IN_ORDER = {"numbers", "letters", "days", "days of the week", "months", "seasons", "planets"}  # lists that begin at their beginning
+ASK_LIST = "{{please |can you |could you |}{name|list|give me|tell me|write down|think of|say} $n|I {need|want|would like} $n|{do you know|can you think of} $n|$n|$n, {quick|go|now}}{{| please| for me}|}"
+SOME = ("a list of", "some", "a few", "a short list of")
+MORE_LIST = "{another one|one more|and another|give me {another one|one more}|another one please|one more please|name another|name one more|can you name {another|one more}|tell me one more|and one more|another|more{| please}|can I have another one|next|next one please}"
+MORE_TWO = "{two more|two more please|and two more|give me two more|name two more|can you name two more|another two|I need two more}"
+AGAIN = "{what did you say|what was that|say that again|say it again|can you repeat that|repeat that|repeat that please|could you repeat that|can you say that again|again please|once more please|pardon|come again|one more time please|I did not get that|I missed that, say it again|sorry, what did you say|what|repeat your last message|repeat please|I didn't hear you|what did you just say}"
+
+JOKES = """Why did the cat sit on the computer? To keep an eye on the mouse.
+What do you call a sleeping bull? A bulldozer.
+Why did the book look sad? It had too many problems.
+What is brown and sticky? A stick.
+Why did the clock go to school? To learn to tell the time.
+What do you call a bear with no teeth? A gummy bear.
+Why was the broom late? It slept in.
+What has four legs and can not walk? A table.
+Why do bees hum? They do not know the words.
+What goes up and never comes down? Your age.
+Why did the bike fall over? It was two tired.
+What do you call cheese that is not yours? Nacho cheese.""".split("\n")
+FACTS = """Bees can see colours that we can not.
+Honey almost never goes bad.
+A group of owls is called a parliament.
+Cats sleep for most of the day.
+Snails can sleep for a very long time.
+The heart of a whale is as big as a small car.
+A day on Venus is longer than its year.
+Horses can sleep on their feet.
+Bananas are berries, but strawberries are not.
+Frogs drink through their skin.
+Ants can carry much more than they weigh.
+Butterflies taste with their feet.""".split("\n")
+NICE = """You are doing well.
+I am glad that you are here.
+You have a good way with words.
+Today is a good day to try something new.
+You ask good questions.
+It is nice to talk with you.""".split("\n")
+TELLING = {
+    "joke": (JOKES, "{tell me a joke|do you know a joke|make me laugh|say something funny|got a joke|a joke please|I want to hear a joke|can you tell me a joke|know any jokes|cheer me up with a joke|tell me something funny|I need a laugh}"),
+    "fact": (FACTS, "{tell me something|tell me a fact|tell me something interesting|give me a fact|a fact please|surprise me|teach me something|do you know a fun fact|tell me a fun fact|say something interesting|I want to learn something|did you learn any facts}"),
+    "compliment": (NICE, "{say something nice|tell me something nice|say something kind|give me a compliment|be nice to me|I need a kind word|make me feel good|say something friendly}"),
+}
+LAUGHS = [
+    ("{that was funny|haha|hahaha|that's funny|good one|lol|that made me laugh|you are funny|nice joke|very funny|I like that one}", "{I am glad you liked it.|Good to hear that you laughed.}"),
+    ("{that was not funny|I don't get it|that's not funny|a bad joke|not very funny|that was silly|terrible joke|I know that one}", "{I am sorry. I know some better ones.|I am sorry. Ask me for another one.}"),
+]
+MORE = {
+    "joke": "{another joke|another one|one more|tell me another joke|tell me another one|another one please|one more joke|one more please|do you know another one|more jokes|that was good, another one|haha, another one|haha one more|next joke|a different joke please|a better one please|got another|I know that one, another please}",
+    "fact": "{another fact|another one|one more|tell me another one|another one please|one more fact|one more please|tell me more|do you know another one|interesting, another one|next fact|something else|more facts please}",
+    "compliment": "{another one|one more|another one please|one more please|say another|thanks, one more|more please}",
+}
+
+
+def joined(items: list[str]) -> str:
+    """"a, b and c"."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def asked_list(rng: Random) -> tuple[str, int, str]:
+    """The name of a list, how many items are wanted, and how that is asked: "three fruits", "a list of colours"."""
+    name = rng.choice(list(LISTS))
+    if rng.random() < 0.25:
+        return name, min(3, len(LISTS[name])), f"{rng.choice(SOME)} {name}"
+    n = min(rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6)), len(LISTS[name]))
+    return name, n, f"{rng.choice((NUMBERS[n], NUMBERS[n], str(n)))} {name}"
+
+
+def items(name: str, start: int, n: int) -> str:
+    """n items of a list in its order, from `start` and round; the first is a guess unless the list has a beginning."""
+    chosen = [LISTS[name][(start + i) % len(LISTS[name])] for i in range(n)]
+    if name in IN_ORDER:
+        return joined(chosen)
+    return joined([unguessable(chosen[0]), *chosen[1:]])
+
+
+def _numbered(n: int, rng: Random) -> str:
+    return NUMBERS[n] if n < len(NUMBERS) and rng.random() < 0.6 else str(n)
+
+
+def count(rng: Random) -> tuple[str, str]:
+    """Count up, from somewhere, or down."""
+    roll = rng.random()
+    if roll < 0.45:
+        start, end, ask = 1, rng.choice((3, 4, 5, 5, 5, 6, 7, 8, 9, 10, 10, 12, 15, 20)), "{count|can you count|please count|count up|start counting|count for me} {to|up to} $e{| please| for me}"
+    elif roll < 0.75:
+        start = rng.randint(1, 10)
+        end, ask = start + rng.randint(2, 8), "{count|can you count|please count|count up|say the numbers} from $s {to|up to} $e{| please}"
+    else:
+        start, end = rng.choice((3, 4, 5, 5, 6, 7, 8, 10, 10)), 1
+        ask = "{count {backwards|down|back}|can you count {backwards|down}|please count {backwards|down}} from $s{| please| to one| to 1}"
+    numbers = range(start, end + 1) if start < end else range(start, end - 1, -1)
+    return ask.replace("$s", _numbered(start, rng)).replace("$e", _numbered(end, rng)), ", ".join(map(str, numbers)) + "."
+
+
+LETTERS = [chr(ord("A") + i) for i in range(26)]
+_ORDERS = {"day": values.DAYS, "month": values.MONTHS, "letter": LETTERS}
+
+
+def order(rng: Random) -> tuple[str, str]:
+    """What comes after or before a day, month, letter or number."""
+    kind = rng.choice((*_ORDERS, "number"))
+    row = _ORDERS.get(kind) or [str(n) for n in range(31)]
+    at, step, word = rng.randrange(1, len(row) - 1), *rng.choice(((1, "after"), (1, "after"), (-1, "before")))
+    shown = _numbered(at, rng) if kind == "number" else row[at]
+    ask = f"{{{{what|which}} {kind} {{comes|is}} {word} {shown}|what {{comes|is}} {word} {shown}|tell me {{what|the {kind} that}} comes {word} {shown}|{{do you know |}}which {kind} comes {word} {shown}}}"
+    return ask, f"{word.capitalize()} {row[at]} comes {row[at + step]}." if word == "after" else f"{row[at + step]} comes before {row[at]}."
+
+
+def rows(rng: Random) -> tuple[str, str]:
+    """The days, months, seasons or letters, or how many there are."""
+    ask_all = "{{what are|name|list|tell me|can you name|say|give me} {all |}the $x|the $x please|can you say the $x|do you know the $x}"
+    kind = rng.randrange(6)
+    if kind == 0:
+        return ask_all.replace("$x", "{days of the week|days|weekdays and the weekend}"), joined(values.DAYS) + "."
+    if kind == 1:
+        return ask_all.replace("$x", "{months|months of the year|twelve months}"), joined(values.MONTHS) + "."
+    if kind == 2:
+        return ask_all.replace("$x", "{seasons|four seasons}"), "Here you are: " + joined(values.SEASONS) + "."
+    if kind == 3:
+        n = rng.randint(3, 8)
+        if rng.random() < 0.4:
+            return "{say the alphabet|what is the alphabet|the alphabet please|can you say the alphabet|do you know the alphabet|tell me the alphabet|all letters please|the ABC please}", ", ".join(LETTERS) + "."
+        return f"{{what are|name|say|tell me|give me}} the first {_numbered(n, rng)} letters{{| of the alphabet}}", joined(LETTERS[:n]) + "."
+    what, among, n = rng.choice((("days", "a week", 7), ("months", "a year", 12), ("seasons", "a year", 4), ("letters", "the alphabet", 26), ("hours", "a day", 24), ("minutes", "an hour", 60), ("legs", "a spider", 8), ("legs", "a dog", 4)))
+    if what == "legs":
+        return f"how many legs does {among} have", f"{among.capitalize()} has {n} legs."
+    return f"{{how many {what} {{are|are there}} in {among}|how many {what} does {among} have}}", f"There are {n} {what} in {among}."
+
+
+def total(rng: Random) -> tuple[str, str]:
+    """A sum or a difference up to 10, or a double."""
+    roll = rng.random()
+    if roll < 0.15:
+        a = rng.randint(1, 10)
+        return f"{{what is|what's|how much is}} {{two times|twice|2 times}} {_numbered(a, rng)}", f"2 times {a} is {2 * a}."
+    a = rng.randint(0, 10)
+    b = rng.randint(0, 10 - a) if roll < 0.65 else rng.randint(0, a)
+    sign = "plus" if roll < 0.65 else "minus"
+    x, y = (NUMBERS[a], NUMBERS[b]) if rng.random() < 0.35 else (str(a), str(b))
+    mark = {"plus": "{plus|+|and}", "minus": "{minus|-|take away}"}[sign]
+    return f"{{what is|what's|how much is|calculate|can you work out|}} {x} {mark} {y}", f"{a} {sign} {b} is {a + b if sign == 'plus' else a - b}."
+
+
+def first_letter(rng: Random) -> tuple[str, str]:
+    """The first letter of a word."""
+    word = rng.choice(values.NOUNS)
+    return f"{{what letter does {word} start with|which letter does {word} begin with|what is the first letter of {word}}}", f"{word.capitalize()} starts with {word[0].upper()}."
+
+
+CHORES = (count, count, order, rows, total, total, first_letter)
