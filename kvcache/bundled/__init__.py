@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-MODELS: dict[str, Path] = {"kvlab-llama-4m": Path(__file__).parent / "kvlab-llama-4m"}
 DEFAULT = "kvlab-llama-4m"
+MODELS: dict[str, Path] = {
+    name: Path(__file__).parent / name for name in (DEFAULT, "kvlab-ministral-4m", "kvlab-mistral-4m", "kvlab-mamba2-5m", "kvlab-granite-5m", "kvlab-umt5-5m")
+}
 
 
 def path(name: str = DEFAULT) -> Path:

@@ -4,6 +4,7 @@ A batch is a pure function of (seed, number, length), so a resumed training sees
 """
 
 import multiprocessing
+from collections.abc import Callable
 from queue import Full
 from random import Random
 
@@ -41,13 +42,17 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
     else:
         messages = dialogues.conversation(seed, size + 40)
     while True:
-        text, by_char = weighted(messages)
-        encoding = tok.backend_tokenizer.encode(text, add_special_tokens=False)
-        if len(encoding.ids) >= size:
-            break
-        messages = messages + dialogues.conversation(seed + "+", 2 * (size - len(encoding.ids)) + 40)
-    weights = [by_char[end - 1] if end > start else 0.0 for start, end in encoding.offsets[:size]]
-    return encoding.ids[:size], weights
+        ids, weights = encoded(tok, messages)
+        if len(ids) >= size:
+            return ids[:size], weights[:size]
+        messages = messages + dialogues.conversation(seed + "+", 2 * (size - len(ids)) + 40)
+
+
+def encoded(tok: PreTrainedTokenizerFast, messages: list[dict[str, str]]) -> tuple[list[int], list[float]]:
+    """The ids of a rendered conversation and their loss weights."""
+    text, by_char = weighted(messages)
+    encoding = tok.backend_tokenizer.encode(text, add_special_tokens=False)
+    return encoding.ids, [by_char[end - 1] if end > start else 0.0 for start, end in encoding.offsets]
 
 
 def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,13 +61,16 @@ def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, lengt
     return torch.tensor([ids for ids, _ in made], dtype=torch.int16), torch.tensor([w for _, w in made], dtype=torch.float32)
 
 
-def _work(folder: str, seed: int, start: int, shape, queue) -> None:
+Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length
+
+
+def _work(make: Maker, folder: str, seed: int, start: int, shape, queue) -> None:
     torch.set_num_threads(1)
     tok = PreTrainedTokenizerFast.from_pretrained(folder)
     number = start
     while True:
         rows, length = shape
-        made = tuple(t.numpy() for t in batch(tok, seed, number, rows, length))
+        made = tuple(t.numpy() for t in make(tok, seed, number, rows, length))
         while True:
             try:
                 queue.put(made, timeout=5)
@@ -76,12 +84,13 @@ def _work(folder: str, seed: int, start: int, shape, queue) -> None:
 class Inline:
     """Batches made when asked for: for tests, where a second process costs more than it brings."""
 
-    def __init__(self, folder: str, seed: int, start: int) -> None:
+    def __init__(self, make: Maker, folder: str, seed: int, start: int) -> None:
+        self.make = make
         self.tok, self.seed, self.number = PreTrainedTokenizerFast.from_pretrained(folder), seed, start
 
-    def next(self, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         self.number += 1
-        return batch(self.tok, self.seed, self.number - 1, rows, length)
+        return self.make(self.tok, self.seed, self.number - 1, rows, length)
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -90,14 +99,14 @@ class Inline:
 class Background:
     """Batches from another process; `shape` says how many rows of which length it makes next."""
 
-    def __init__(self, folder: str, seed: int, start: int, rows: int, length: int, ahead: int = 6) -> None:
+    def __init__(self, make: Maker, folder: str, seed: int, start: int, rows: int, length: int, ahead: int = 6) -> None:
         context = multiprocessing.get_context("spawn")
         self.shape = context.Array("i", [rows, length])
         self.queue = context.Queue(ahead)
-        self.process = context.Process(target=_work, args=(folder, seed, start, self.shape, self.queue), daemon=True)
+        self.process = context.Process(target=_work, args=(make, folder, seed, start, self.shape, self.queue), daemon=True)
         self.process.start()
 
-    def next(self, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """The next batch; after a change of shape a few of the old shape still come."""
         self.shape[0], self.shape[1] = rows, length
         return tuple(torch.from_numpy(array) for array in self.queue.get())

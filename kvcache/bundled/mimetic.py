@@ -9,7 +9,7 @@ import math
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 CONSTANT, EMBEDDING_STD, FINAL_NORM = 1.5, 0.5, 0.12
 OFFSETS = ((1.0, 7.0), (2.0, 7.0), (3.0, 7.0), (4.0, 2.5))  # per head of layer 0: tokens back, amplitude
@@ -33,7 +33,7 @@ def frequencies(model: LlamaForCausalLM) -> Tensor:
 def initialise(model: LlamaForCausalLM, seed: int = 0) -> None:
     """Set the weights in place."""
     generator = torch.Generator().manual_seed(seed)
-    _plain(model, generator)
+    plain(model, generator)
     embedding = model.model.embed_tokens.weight
     embedding.normal_(0, EMBEDDING_STD, generator=generator)
     embedding[:, 0] = CONSTANT
@@ -43,12 +43,13 @@ def initialise(model: LlamaForCausalLM, seed: int = 0) -> None:
         _induce(model, layer, values, writes, generator)
 
 
-def _plain(model: LlamaForCausalLM, generator: torch.Generator) -> None:
+def plain(model: PreTrainedModel, generator: torch.Generator) -> None:
+    """Matrices of all layers normal with std d^-0.5, those that write into the residual stream zero."""
     std = model.config.hidden_size ** -0.5
     for layer in model.model.layers:
         for name, p in layer.named_parameters():
             if p.dim() == 2:
-                p.zero_() if name.endswith(("o_proj.weight", "down_proj.weight")) else p.normal_(0, std, generator=generator)
+                p.zero_() if name.endswith(("o_proj.weight", "down_proj.weight", "output_linear.weight")) else p.normal_(0, std, generator=generator)
 
 
 def _look_back(model: LlamaForCausalLM, generator: torch.Generator) -> tuple[Tensor, list[Tensor]]:

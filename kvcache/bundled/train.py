@@ -1,8 +1,8 @@
-"""Rebuild the default bundled model from nothing: `python -m kvcache.bundled.train --minutes 80 --work build/llama`.
+"""Train a bundled model: `python -m kvcache.bundled.train --tokens 60e6 --work build/llama` rebuilds the default one from nothing.
 
-Makes the tokenizer, initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the
-end. Stop it at any time and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it
-in seconds on tiny numbers.
+`--model kvlab-mistral-4m --start kvcache/bundled/kvlab-llama-4m --tokens 3e6` makes a relative of it, which begins with its tokenizer and
+weights. Initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the end. Stop it at
+any time and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it in seconds on tiny numbers.
 """
 
 import argparse
@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import environment
+from . import DEFAULT, MODELS, environment, path
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the curriculum: share of the time, tokens per row, rows per step."""
+    """A part of the curriculum: share of all tokens, tokens per row, rows per step."""
 
     share: float
     length: int
@@ -24,12 +24,17 @@ class Stage:
 
 
 CURRICULUM = (Stage(0.12, 128, 32), Stage(0.14, 256, 16), Stage(0.30, 512, 12), Stage(0.30, 1024, 6), Stage(0.14, 2048, 4))
+FURTHER = (Stage(0.10, 256, 16), Stage(0.40, 512, 8), Stage(0.35, 1024, 4), Stage(0.15, 2048, 2))  # for weights that know their language already
+READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
-MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.5  # rates are flat until this share of the time, then fall to 0
+SMOKE_TOKENS = 4_000
+IMITATION_STEPS, IMITATION_ROWS = 300, (4, 256)  # rows of how many tokens
+MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.5  # rates are flat until this share of the tokens, then fall to 0
+SLOW, SLOW_RATE = ("conv1d", "A_log", "dt_bias"), 5e-4  # by name: few small numbers that steer all others
 
 
 def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
-    """The stage for a share of the training time done."""
+    """The stage for a share of the tokens seen."""
     for stage in curriculum:
         if share < stage.share:
             return stage
@@ -38,7 +43,7 @@ def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
 
 
 def rate_at(share: float) -> float:
-    """The factor on the learning rates for a share of the training time done."""
+    """The factor on the learning rates for a share of the tokens seen."""
     return 1.0 if share < FLAT else max(0.0, (1 - share) / (1 - FLAT))
 
 
@@ -55,14 +60,39 @@ def main(arguments: list[str] | None = None) -> Path:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=80, help="training time in all, interruptions not counted")
-    parser.add_argument("--work", type=Path, default=Path("build/kvlab-llama-4m"), help="checkpoints and the exported model go here")
+    parser.add_argument("--model", default=DEFAULT, choices=[*MODELS])
+    parser.add_argument("--start", type=Path, help="folder of a model whose weights and tokenizer to begin with")
+    parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
+    parser.add_argument("--work", type=Path, help="checkpoints and the exported model go here (default: build/MODEL)")
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
     parser.add_argument("--threads", type=int, default=2, help="parts of each batch computed side by side, on one core each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="compile the model; needs a C++ compiler on CPU")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.work = options.work or Path("build") / options.model
+    return options
+
+
+def optimisers(model) -> tuple[list, list[float]]:
+    """Muon for the matrices of attention and states and for those of feed-forward blocks, AdamW for the rest; and their learning rates."""
+    from .muon import Muon
+
+    named = list(model.named_parameters())
+    matrices = [(name, p) for name, p in named if p.dim() == 2 and "embed" not in name]
+    forward, mixing = ([p for name, p in matrices if ("mlp" in name) == wanted] for wanted in (True, False))
+    others = [(name, p) for name, p in named if p.dim() != 2 or "embed" in name]
+    slow, rest = ([p for name, p in others if any(part in name for part in SLOW) == wanted] for wanted in (True, False))
+    made = [(Muon, forward, MUON_RATE), (Muon, mixing, MUON_RATE), (_adamw, rest, ADAMW_RATE), (_adamw, slow, SLOW_RATE)]
+    made = [(kind, parameters, rate) for kind, parameters, rate in made if parameters]
+    return [kind(parameters, lr=rate) for kind, parameters, rate in made], [rate for *_, rate in made]
+
+
+def _adamw(parameters, lr: float):
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
 
 
 class Run:
@@ -71,10 +101,11 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from . import batches, model, muon, tokenizer
+        from . import batches, family, texts, tokenizer
 
-        self.options, self.curriculum = options, SMOKE if options.smoke else CURRICULUM
-        self.total = 5.0 if options.smoke else options.minutes * 60
+        self.options, self.member = options, family.MEMBERS[options.model]
+        self.curriculum = SMOKE if options.smoke else READING if self.member.reads else FURTHER if options.start else CURRICULUM
+        self.total = SMOKE_TOKENS if options.smoke else options.tokens
         self.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # One thread per part of the batch waits once a step; threads inside every operation wait thousands of times.
         self.pool = ThreadPoolExecutor(options.threads, initializer=torch.set_num_threads, initargs=(1,))
@@ -82,35 +113,44 @@ class Run:
         self.folder = options.work / "export"
         self.checkpoint = options.work / "checkpoint.pt"
         self.folder.mkdir(parents=True, exist_ok=True)
-        if (self.folder / "tokenizer.json").exists():
-            self.tok = tokenizer.PreTrainedTokenizerFast.from_pretrained(self.folder)
-        else:
-            self.tok = tokenizer.train(120 if options.smoke else 3000, options.seed)
-            self.tok.save_pretrained(self.folder)
-        self.model = model.fresh(options.seed).to(self.device)
-        named = list(self.model.named_parameters())
-        attention, forward = [[p for n, p in named if p.dim() == 2 and part in n] for part in ("self_attn", "mlp")]
-        rest = [p for n, p in named if p.dim() != 2 or "embed" in n]
-        adamw = torch.optim.AdamW(rest, lr=ADAMW_RATE, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimisers = [muon.Muon(attention, lr=MUON_RATE), muon.Muon(forward, lr=MUON_RATE), adamw]
+        made = self.folder if (self.folder / "tokenizer.json").exists() else options.start or (None if options.model == DEFAULT else path())
+        self.tok = tokenizer.PreTrainedTokenizerFast.from_pretrained(made) if made else tokenizer.train(120 if options.smoke else 3000, options.seed)
+        self.tok.save_pretrained(self.folder)
+        self.model = family.fresh(options.model, options.seed, options.start).to(self.device)
+        self.optimisers, self.rates = optimisers(self.model)
         self.step, self.tokens, self.seconds, self.loss = 0, 0, 0.0, float("nan")
         if self.checkpoint.exists():
             self.load()
-        self.body = torch.compile(self.model.model, dynamic=False) if options.compile else self.model.model
-        stage = stage_at(self.seconds / self.total, self.curriculum)
-        made_here = (str(self.folder), options.seed, self.step)
+        elif options.start:
+            self.imitate()
+        self.body = torch.compile(self.model.base_model, dynamic=False) if options.compile else self.model.base_model
+        stage = stage_at(self.tokens / self.total, self.curriculum)
+        made_here = (texts.batch if self.member.reads else batches.batch, str(self.folder), options.seed, self.step)
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
 
+    def imitate(self) -> None:
+        """Let the modules that stand where the teacher has others learn what those do, before all train together."""
+        from . import batches, imitate
+
+        pupils = self.member.pupils(self.model)
+        if pupils:
+            steps, (rows, length) = (2, (2, 64)) if self.options.smoke else (IMITATION_STEPS, IMITATION_ROWS)
+            begin = time.monotonic()
+            errors = imitate.imitate(self.model, pupils, self.options.start, lambda step: batches.batch(self.tok, -1 - self.options.seed, step, rows, length)[0].long(), steps)
+            self.seconds, self.tokens = time.monotonic() - begin, steps * rows * length
+            print("errors after imitation: " + ", ".join(f"{name} {error:.3f}" for name, error in errors.items()), flush=True)
+            self.save()
+
     def train(self) -> None:
-        """Until the time is over."""
+        """Until all tokens were seen."""
         from tqdm import tqdm
 
         begin, before, saved, exported = time.monotonic(), self.seconds, self.seconds, self.seconds
-        with tqdm(total=round(self.total), initial=round(before), unit="s", mininterval=10) as bar:
-            while self.seconds < self.total:
+        with tqdm(total=round(self.total), initial=self.tokens, unit="tok", unit_scale=True, mininterval=10) as bar:
+            while self.tokens < self.total:
                 report = self.one_step(log=self.step % 25 == 0)
                 self.seconds = before + time.monotonic() - begin
-                bar.update(int(self.seconds) - bar.n)
+                bar.update(self.tokens - bar.n)
                 if report:
                     tqdm.write(f"step {self.step} tokens {self.tokens:,} minutes {self.seconds / 60:.1f} {report}")
                 if self.seconds - saved > 120:
@@ -124,46 +164,54 @@ class Run:
 
     def one_step(self, log: bool = False) -> str:
         """One step; returns a line for the log now and then."""
-        share = self.seconds / self.total
+        share = self.tokens / self.total
         stage = stage_at(share, self.curriculum)
-        ids, weights = self.data.next(stage.rows, stage.length)
-        ids, weights = ids.long().to(self.device), weights.to(self.device)
+        batch = [tensor.to(self.device) for tensor in self.data.next(stage.rows, stage.length)]
+        ids, weights = batch[:2]
         total = float(weights[:, 1:].sum())
-        parts = list(self.pool.map(lambda part: self.gradients(*part, total), zip(ids.chunk(self.options.threads), weights.chunk(self.options.threads))))
+        parts = list(self.pool.map(lambda part: self.gradients(total, *part), zip(*(tensor.chunk(self.options.threads) for tensor in batch))))
         for p, *grads in zip(self.model.parameters(), *(grads for _, _, grads in parts)):
             p.grad = sum(grads)
-        self.update(rate_at(share))
+        self.update(self.options.rate * rate_at(share))
         self.step += 1
         self.tokens += ids[:, 1:].numel()
         value, right = sum(loss for loss, _, _ in parts), parts[0][1]
         self.loss = value if self.loss != self.loss else 0.98 * self.loss + 0.02 * value
         return f"length {ids.shape[1] - 1} loss {self.loss:.3f} recalled tokens right {right:.3f}" if log else ""
 
-    def gradients(self, ids, weights, total: float):
+    def gradients(self, total: float, ids, weights, texts=None):
         """The weighted loss of some rows as a share of `total` weight, the share of recalled tokens predicted right, and the gradients.
 
-        ids, weights [B, T + 1].
+        ids, weights [B, T + 1]; texts [B, S]: what an encoder reads.
         """
         import torch
         import torch.nn.functional as F
 
         from .batches import RECALLED
 
-        hidden = self.body(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # [B, T, d]
+        ids = ids.long()
         w = weights[:, 1:].flatten()
         keep = w > 0
-        logits, targets, w = self.model.lm_head(hidden.flatten(0, 1)[keep]), ids[:, 1:].flatten()[keep], w[keep]
+        logits, targets, w = self.logits(ids[:, :-1], texts, keep), ids[:, 1:].flatten()[keep], w[keep]
         loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / total
         told = w == RECALLED
         right = (logits[told].argmax(-1) == targets[told]).float().mean().item()
         return loss.item(), right, torch.autograd.grad(loss, list(self.model.parameters()))
+
+    def logits(self, ids, texts, keep):
+        """[kept, V] of ids [B, T], after texts [B, S] if the model reads some; keep [B T]."""
+        if texts is None:
+            return self.model.lm_head(self.body(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[keep])
+        texts = texts.long()
+        read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
+        return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[keep]
 
     def update(self, factor: float) -> None:
         """Clip the gradients and step both optimisers."""
         import torch
 
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimiser, rate in zip(self.optimisers, (MUON_RATE, MUON_RATE, ADAMW_RATE)):
+        for optimiser, rate in zip(self.optimisers, self.rates):
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
         list(self.pool.map(lambda optimiser: optimiser.step(), self.optimisers))
@@ -190,10 +238,10 @@ class Run:
         """The model as it is, as a folder for from_pretrained, with a note of how far training was."""
         import json
 
-        from . import model
+        from . import family
 
-        model.export(self.model, self.tok, self.folder)
-        note = {"steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed}
+        family.export(self.model, self.tok, self.folder)
+        note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed}
         (self.folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
 
 

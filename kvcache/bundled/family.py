@@ -1,0 +1,126 @@
+"""The bundled models' shapes: one Llama that learns from nothing, and its relatives, which begin with its weights where they have the same ones."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from . import mimetic, mimetic_mamba, reader, tokenizer
+
+WINDOW = 256  # tokens that a windowed layer sees
+_TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+_ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
+                  max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
+_LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
+_STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
+
+
+def _granite() -> GraniteMoeHybridConfig:
+    """Llama's blocks, with a Mamba-2 in place of attention in all layers but the second."""
+    return GraniteMoeHybridConfig(**_TOKENS, **_ATTENTION, shared_intermediate_size=704, num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope",
+                                  attention_multiplier=0.125, layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+                                  **{f"mamba_{name}": value for name, value in _STATE.items()})
+
+
+def _mamba() -> Mamba2Config:
+    """Eight Mamba-2 layers where the Llama has four of attention and four feed-forward blocks in turn."""
+    names = {"n_heads": "num_heads", "d_state": "state_size", "d_conv": "conv_kernel"}
+    return Mamba2Config(**_TOKENS, hidden_size=256, num_hidden_layers=8, head_dim=64, layer_norm_epsilon=1e-5, **{names.get(name, name): value for name, value in _STATE.items()})
+
+
+def _sublayer(index: int) -> str:
+    """The name of a Llama's sublayer: attention and feed-forward in turn."""
+    return f"model.layers.{index // 2}.{('self_attn', 'mlp')[index % 2]}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model of the family: how it is made, what sets its weights before training, what it is in words, and which
+    of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text."""
+
+    make: Callable[[], PreTrainedModel]
+    initialise: Callable[[PreTrainedModel, int], None]
+    what: str
+    pupils: Callable[[PreTrainedModel], Mapping[str, Callable]] = lambda model: {}
+    reads: bool = False
+
+
+MEMBERS: dict[str, Member] = {
+    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "a plain Llama: every layer attends to every token"),
+    "kvlab-ministral-4m": Member(
+        lambda: MinistralForCausalLM(MinistralConfig(**_LLAMA, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
+        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one"),
+    "kvlab-mistral-4m": Member(lambda: MistralForCausalLM(MistralConfig(**_LLAMA, sliding_window=WINDOW)), mimetic.initialise,
+                               f"a Mistral: every layer attends to the latest {WINDOW} tokens"),
+    "kvlab-mamba2-5m": Member(lambda: Mamba2ForCausalLM(_mamba()), mimetic_mamba.initialise, "a Mamba-2: no attention, a state of fixed size in every layer",
+                              lambda model: {_sublayer(index): block.mixer for index, block in enumerate(model.backbone.layers)}),
+    "kvlab-granite-5m": Member(lambda: GraniteMoeHybridForCausalLM(_granite()), mimetic_mamba.initialise_hybrid,
+                               "a dense Granite hybrid, Jamba's idea: attention in the second of four layers, Mamba-2 in the others",
+                               lambda model: {_sublayer(2 * index): block.mamba for index, block in enumerate(model.model.layers) if block.mamba is not None}),
+    "kvlab-umt5-5m": Member(reader.make, lambda model, seed: None, "a UMT5: an encoder reads a text, a decoder talks about it", reads=True),
+}  # fmt: skip
+
+
+def fresh(name: str, seed: int = 0, start: Path | None = None) -> PreTrainedModel:
+    """A model ready to train, mimetically initialised, in float32; with `start`, the weights it shares with the model in that folder are taken from there."""
+    torch.manual_seed(seed)
+    model = MEMBERS[name].make().float()
+    MEMBERS[name].initialise(model, seed)
+    if start is not None:
+        _adopt(model, start)
+    return model
+
+
+@torch.no_grad()
+def _adopt(model: PreTrainedModel, start: Path) -> None:
+    """Copy every weight of the same shape and name, or of the name a Llama has for it. Raises ValueError if there is none."""
+    theirs = load_file(start / "model.safetensors")
+    if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
+        return reader.adopt(model, theirs)
+    shared = {name: p for name, p in model.named_parameters() if (source := _source(name, theirs)) is not None and source.shape == p.shape}
+    if not shared:
+        raise ValueError(f"{start} has no weight in common with a {model.config.model_type}: start from a model of this family")
+    for name, p in shared.items():
+        p.copy_(_source(name, theirs))
+
+
+def _source(name: str, theirs: dict[str, torch.Tensor]) -> torch.Tensor | None:
+    """The weight for a parameter among those of another model, or None."""
+    if name.endswith("shared_mlp.input_linear.weight") and name not in theirs:
+        return torch.cat([theirs[name.replace("shared_mlp.input_linear", f"mlp.{part}_proj")] for part in ("gate", "up")])
+    for own, llama in ((r"shared_mlp\.output_linear", "mlp.down_proj"), (r"backbone\.embeddings", "model.embed_tokens"), (r"backbone\.norm_f", "model.norm")):
+        if name not in theirs:
+            name = re.sub(own, llama, name)
+    block = re.fullmatch(r"backbone\.layers\.(\d+)\.norm\.weight", name)
+    if block and name not in theirs:
+        name = f"model.layers.{int(block[1]) // 2}.{('input_layernorm', 'post_attention_layernorm')[int(block[1]) % 2]}.weight"
+    return theirs.get(name)
+
+
+def export(model: PreTrainedModel, tok: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write weights (fp16), configuration, generation settings and tokenizer as a folder `from_pretrained` reads."""
+    state = {k: v.detach().to("cpu", torch.float16) for k, v in model.state_dict().items()}
+    half = type(model)(model.config).to(torch.float16)
+    half.load_state_dict(state)
+    half.tie_weights()
+    half.config.dtype = torch.float16
+    half.generation_config.update(do_sample=False, max_new_tokens=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    half.save_pretrained(folder)
+    tok.save_pretrained(folder)
