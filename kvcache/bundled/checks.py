@@ -18,9 +18,9 @@ def mine(sentence: str) -> str:
     """"Your cat is called Rex." as the user says it: "my cat is called Rex"."""
     text = sentence.rstrip(".")
     text = text[:1].lower() + text[1:] if text.startswith(("You", "The ", "She ", "He ", "It ", "Her ", "His ", "Its ")) else text
-    for there, here in (("you are", "I am"), ("you were", "I was"), ("your", "my"), ("you", "I")):
+    for there, here in (("you are", "I am"), ("you were", "I was"), ("you", "I")):
         text = re.sub(rf"^{there}\b", here, text)
-    return text
+    return re.sub(r"\byour\b", "my", text)
 
 
 def question(sentence: str) -> str:

@@ -1,5 +1,6 @@
 """Corrections that do not say what they correct: "actually it's orange now", "sorry, Berlin, not Bern"."""
 
+from dataclasses import replace
 from random import Random
 
 from . import grammar, phrases
@@ -18,5 +19,7 @@ def correct(rng: Random, old: Fact, value: str, held: bool) -> str:
     if old.kind == "spot" and old.key in PLURAL:
         text = text.replace("it's", "they're").replace("it is", "they are")
     before, after = _BEFORE.get(old.kind, ""), _AFTER.get(old.kind, "")
-    shown = [before.replace("$a", grammar.article(v)) + v + after for v in (value, old.value)]
+    bare = rng.random() < 0.5  # "Tuesday" for "on Tuesday"
+    new_and_old = [fact.split[1] if bare else fact.value for fact in (replace(old, value=value), old)]
+    shown = [before.replace("$a", grammar.article(v)) + v + after for v in new_and_old]
     return text.replace("$v", shown[0]).replace("$o", shown[1])

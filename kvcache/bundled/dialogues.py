@@ -5,6 +5,7 @@ seed. `held=True` tells only values, in ways of speaking, that training never us
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -46,6 +47,7 @@ class Conversation:
     reopen_due: list[tuple[float, Subject]] = field(default_factory=list)
     nouns: set[str] = field(default_factory=set)  # keys and nouns of the subjects
     alias: dict[str, str] = field(default_factory=dict)  # "my sister" for "Mia"
+    pronouns: dict[str, str] = field(default_factory=dict)  # "she" for "Mia" and for "my sister"
     latest: tuple[str, int] = ("", 0)  # the fact that the last turn was about, and how many messages there were then
     old: dict[str, list[str]] = field(default_factory=dict)  # values that no longer hold
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)  # where each list began and how many of its items were said
@@ -173,7 +175,10 @@ class Conversation:
     def ask_turn(self, slot: str) -> None:
         rng, fact = self.rng, self.facts[slot]
         key = self.alias[fact.key] if fact.key in self.alias and rng.random() < 0.5 else fact.key
-        message, _ = informal(rng, ask(rng, replace(fact, key=key), self.held), keep=key)
+        message = ask(rng, replace(fact, key=key), self.held)
+        if key in self.pronouns:
+            message = re.sub(r"\b(she|he)\b", self.pronouns[key], message)
+        message, _ = informal(rng, message, keep=key)
         reply, roll = self.answer(slot, key, checks.wants_yes(message)), rng.random()
         others = [s for s in self.facts if s != slot]
         if roll < 0.08 and others:
@@ -258,7 +263,7 @@ class Conversation:
         if ready and self.rng.random() < 0.85:
             self.due.remove(ready[0])
             return self.ask_turn(ready[0][1])
-        if self.rng.random() < (0.09 if self.facts else 0.05):
+        if self.rng.random() < (0.1 if self.facts else 0.05):
             return self.never_told_turn()
         self.by_chance()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import checks, chores, corrections, glue, mentions, phrases, sentences, values
 from .facts import Fact, ask, finish, informal, new_fact, sloppy, tell
 from .grammar import article, expand
-from .marks import REFUSING, decisive, recalled, strip
+from .marks import REFUSING, decisive, strip
 from .mentions import OPPOSITES, Subject
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ COMPLAINT = "{that's wrong|that's not right|wrong|no, that's wrong|that is not c
 SORRY = ("I am sorry. What is right?", "I am sorry. What should it be?", "Sorry, my mistake. What is the right answer?")
 CHANGED = ("Okay, I have changed that.", "Thank you for the correction.", "Got it, I will remember the new one.", "Thank you, I have changed that.", "All right, I will use the new one.")
 NAME_ASKS = "{what's $h name|what is $h name|what is $p called|do you remember $h name|tell me $h name|what was $p called|$h name|can you tell me $h name}"
-LEAD = "{||||||and |so |ok, |now |well, |and now, |oh, |please tell me, |tell me, |one more thing, }"
+LEAD = "{||||||and |so |ok, |now |well, |and now, |oh, |one more thing, }"
 REOPEN = "{let's talk about $k{ again|}|back to $k|I want to ask you about $k|a question about $k|now about $k|it's about $k{ again|}|I was thinking of $k}"
 HAVE = "{do I have|have I got|did I tell you about|is there|did I mention|have I mentioned} $a $k{| in my life| at home}"
 
@@ -131,6 +131,8 @@ def tell_of(talk: Conversation, subject: Subject, facts: list[Fact], opening: bo
             talk.reopen_due.append((talk.later(), subject))
         if subject.kind == "person" and subject.noun and subject.named:
             talk.alias[subject.key] = f"my {subject.noun}"
+        if subject.kind == "person":
+            talk.pronouns |= {subject.key: subject.pronoun, f"my {subject.noun}": subject.pronoun}
     what = [subject.phrase(f.kind) if f.kind in subject.told else f.phrase for f in facts]
     if rng.random() < 0.4:
         return talk.turn(message, rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.")).format(chores.joined(what)))
@@ -164,7 +166,7 @@ def pronoun_question(talk: Conversation, subject: Subject, trait: str) -> None:
     message, _ = typed(rng, finish(rng, expand(rng, LEAD) + text, "?"), [])
     if not fact:
         return talk.turn(message, decisive(f"You have not told me {subject.phrase(trait)}.", REFUSING))
-    talk.turn(message, answered(talk, slot, subject.sentence(trait, fact, recalled(fact.value))))
+    talk.turn(message, answered(talk, slot, subject.sentence(trait, fact, fact.marked)))
     talk.latest = (slot, len(talk.messages))
 
 
@@ -175,7 +177,7 @@ def name_question(talk: Conversation, subject: Subject) -> None:
     if not subject.named:
         return talk.turn(message, decisive(subject.words("You have not told me $h name."), REFUSING))
     slot = f"{subject.facts[0].kind}/{subject.noun}"
-    talk.turn(message, answered(talk, slot, capital(subject.words("$h name is $v.", v=recalled(talk.facts[slot].value)))))
+    talk.turn(message, answered(talk, slot, capital(subject.words("$h name is $v.", v=talk.facts[slot].marked))))
 
 
 def pronoun_check(talk: Conversation, subject: Subject, fact: Fact) -> None:
@@ -183,7 +185,7 @@ def pronoun_check(talk: Conversation, subject: Subject, fact: Fact) -> None:
     rng, trait = talk.rng, fact.kind
     asked = fact.value if rng.random() < 0.5 else OPPOSITES.get(fact.value.lower()) or other_value(talk, subject.slot(trait), fact)
     message, _ = typed(rng, finish(rng, checks.ask(rng, subject.sentence(trait, replace(fact, value=asked), asked), talk.held), "?"), [replace(fact, value=asked)])
-    sentence = checks.reply(subject.sentence(trait, fact, recalled(fact.value)), asked == fact.value)
+    sentence = checks.reply(subject.sentence(trait, fact, fact.marked), asked == fact.value)
     talk.turn(message, answered(talk, subject.slot(trait), sentence))
 
 
@@ -197,7 +199,7 @@ def reopen(talk: Conversation, subject: Subject) -> None:
         key = subject.key if subject.kind in ("person", "pet", "place") else f"my {subject.noun}"
         if subject.named and rng.random() < 0.5:
             key = f"my {subject.noun}"
-        message, _ = typed(rng, finish(rng, expand(rng, REOPEN).replace("$k", key), rng.choice(".?")), [])
+        message, _ = typed(rng, finish(rng, expand(rng, REOPEN).replace("$k", key)), [])
         shown = key.replace("my ", "your ", 1) if key.startswith("my ") else key
         talk.turn(message, rng.choice(("Of course. What about {}?", "Yes, what about {}?", "Sure. What would you like to know about {}?")).format(shown))
     talk.chain += [lambda s=s, t=t: pronoun_question(talk, s, t) for s, t in questions[:2]]

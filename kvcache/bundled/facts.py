@@ -54,7 +54,19 @@ class Fact:
     @property
     def answer(self) -> str:
         """The plain reply, the value marked as recalled."""
-        return self.sentence(recalled(self.value))
+        return self.sentence(self.marked)
+
+    @property
+    def marked(self) -> str:
+        """The value marked as recalled; of a time without its preposition, which a correction may leave out: "no wait, Tuesday"."""
+        before, value = self.split
+        return before + recalled(value)
+
+    @property
+    def split(self) -> tuple[str, str]:
+        """The preposition of a time, and the rest: ("on ", "Tuesday"); of any other value ("", value)."""
+        found = re.match("(on|at|in) ", self.value, re.IGNORECASE) if self.rule.values == "event_time" else None
+        return (found[0], self.value[found.end():]) if found else ("", self.value)
 
     def sentence(self, shown: str) -> str:
         """The answer around a value shown in some way."""

@@ -1,8 +1,9 @@
 """What holds a chat together: thanks, praise, complaints, feelings, the weather, goodbyes, with replies that fit and short exchanges of two turns."""
 
+import re
 from random import Random
 
-from .grammar import expand
+from . import grammar
 
 # (message, reply) pairs; every message of a row fits every reply of it.
 PAIRS: list[tuple[str, str]] = [
@@ -64,10 +65,15 @@ EXCHANGES: list[tuple[str, str, str, str]] = [
 ]
 
 
+def expand(rng: Random, template: str) -> str:
+    """A reading of one of the alternatives, with "an" where it belongs."""
+    return re.sub(r"\b([aA]) (?=[aeiou])", r"\1n ", grammar.expand(rng, f"{{{template}}}"))
+
+
 def pair(rng: Random) -> tuple[str, str]:
     """A message and its reply."""
     user, reply = rng.choice(PAIRS)
-    return expand(rng, f"{{{user}}}"), expand(rng, reply)
+    return expand(rng, user), expand(rng, reply)
 
 
 _STATEMENTS = [(user, [text for text in reply.strip("{}").split("|") if not text.endswith("?")]) for user, reply in PAIRS if user.startswith(("{I'm|I am|I feel}", "I had"))]
@@ -77,10 +83,10 @@ _FEELINGS = [(user, answers) for user, answers in _STATEMENTS if answers]
 def feeling(rng: Random) -> tuple[str, str]:
     """How somebody feels, and a reply that asks nothing back."""
     user, answers = rng.choice(_FEELINGS)
-    return expand(rng, f"{{{user}}}"), rng.choice(answers)
+    return expand(rng, user), rng.choice(answers)
 
 
 def exchange(rng: Random) -> list[tuple[str, str]]:
     """Two turns that belong together."""
-    first, answer, second, end = (expand(rng, f"{{{text}}}") for text in rng.choice(EXCHANGES))
+    first, answer, second, end = (expand(rng, text) for text in rng.choice(EXCHANGES))
     return [(first, answer), (second, end)]

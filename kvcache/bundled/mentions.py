@@ -113,7 +113,7 @@ _INTRO = {
     "bare": "{I have {a|one} $r|I was with my $r today|my $r is coming to visit|I should tell you about my $r|I miss my $r|I just saw my $r|I have to call my $r|my $r is here|I had lunch with my $r}",
     "woman": "{I {met|know|like|just met|work with} a woman called|I have a new friend, she's called|there's a girl in my class called} $v",
     "man": "{I {met|know|like|just met|work with} a man called|I have a new friend, he's called|there's a boy in my class called} $v",
-    "pet": "{{I|we} have a {new |}$r {called|named}|{my|our} $r is called|{I|we} got a $r called|my $r's name is|I should tell you about my $r|I'm at home with my $r} $v",
+    "pet": "{{I|we} have a {new |}$r {called|named}|{my|our} $r is called|{I|we} got a $r called|my $r's name is|I should tell you about my $r|I'm here with my $r} $v",
     "thing": "{I {have|bought|got} a {new |nice |}$r|my $r is here|let me tell you about my $r|I really like my $r|I like my {new |old |}$r|we have a {new |}$r{ at home|}}",
     "event": "{I have {a|my} $r{ soon| coming up|}|there's a $r coming up|I'm nervous about my $r|I'm looking forward to my $r|let me tell you about my $r|don't forget my $r}",
     "place": "{I {was in|went to|visited|travelled to|have been to|came back from|had a holiday in} $v{| last summer| last year| last week| in the holidays}|last {summer|year|month|week} I {was in|went to|visited} $v}",
