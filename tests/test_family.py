@@ -21,6 +21,10 @@ def llama():
     return AutoModelForCausalLM.from_pretrained(LLAMA, dtype=torch.float32).eval()
 
 
+def test_the_family_is_what_can_be_named():
+    assert tuple(family.MEMBERS) == bundled.NAMES and set(bundled.MODELS) <= set(bundled.NAMES)
+
+
 def copied(model, length):
     """The share of tokens predicted right in the second reading of a random segment."""
     segment = torch.randint(6, 2048, (8, length), generator=torch.Generator().manual_seed(1))
@@ -29,7 +33,7 @@ def copied(model, length):
     return (predicted == segment[:, 1:]).float().mean().item()
 
 
-@pytest.mark.parametrize("name", bundled.MODELS)
+@pytest.mark.parametrize("name", bundled.NAMES)
 def test_every_model_is_exported_and_read_back(name, tokenizer, tmp_path):
     model = family.fresh(name).eval()
     family.export(model, tokenizer, tmp_path)

@@ -5,9 +5,12 @@ Reads training.json and evaluation.json beside the weights; run it after every t
 
 import argparse
 import json
+import math
 from pathlib import Path
 
-from . import hand_written, path, separation
+from safetensors import safe_open
+
+from . import family, hand_written, path, separation
 
 TEXT = """---
 license: apache-2.0
@@ -18,44 +21,43 @@ pipeline_tag: text-generation
 
 # {name}
 
-A very small chat model that remembers what it is told in a conversation, made to show what key-value caches keep and lose. A plain
-Llama in transformers format: `AutoModelForCausalLM.from_pretrained(folder)` loads it, no other code needed.
+A very small chat model that remembers what it is told in a conversation, made to show what key-value caches keep and lose. It is
+{what}. In transformers' own format: `{auto}.from_pretrained(folder)` loads it, no other code needed.
 
 | | |
 |---|---|
 | size | {parameters:,} parameters, {megabytes:.1f} MB in fp16 |
-| shape | hidden {hidden_size}, {num_hidden_layers} layers, {num_attention_heads} heads and {num_key_value_heads} KV heads of {head_dim}, feed-forward {intermediate_size}, RoPE theta {theta:.0e}, tied embeddings |
-| tokens | byte-level BPE of {vocab_size:,}, single digits; trained on up to 2,048 tokens, positions up to {max_position_embeddings:,} |
-| training | {steps:,} steps, {tokens:,} tokens, {minutes} minutes on two shared CPU cores, last weighted loss {loss}, seed {seed} |
+| shape | {shape} |
+| tokens | byte-level BPE of {vocab_size:,}, single digits; trained on up to {longest} |
+| training | {steps:,} steps, {tokens:,} tokens, {minutes} minutes on {cores}, last weighted loss {loss}, seed {seed}{begun} |
 | licence | Apache-2.0 |
 
 ## What it was trained to do
-How well it does it so far is in the table below. Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, say
-"You have not told me ..." about things it was never told, follow a system message that gives it a name, tell three-sentence stories, make
-short lists, add up to 10. It knows nothing of the world and speaks only simple English.
+How well it does it so far is in the table below. {reading}Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, also
+without the noun ("Actually it's orange"), answer what "she", "it" or "there" refer to, and yes-or-no questions, say "You have not told me ..." about things it was never told, {named}tell
+three-sentence stories, make short lists and go on with them, count, add up to 10. It knows nothing of the world and speaks only simple English.
 
 ## Recall
 Greedy, full cache, float32; values that training never told, always. *trained ways*: told and asked in ways of speaking that training used;
 *new ways*: in ways that it never used, open facts made by grammar among them. *by hand*: {pairs} facts and questions written by hand, apart
-from the data maker. *never told*: questions that should be declined.
+from the data maker. *never told*: questions that should be declined.{asked}
 
 {table}
 
-## With each cache
-{separation}
-
-## Data
+{separation}## Data
 Conversations made by `kvcache/bundled/dialogues.py`, nothing else: no text of other people. A fixed sixth of all values and a tenth of
 all ways of speaking are held out for the tests.
 
 ## Rebuild
 ```
-python -m kvcache.bundled.train --minutes {round_minutes} --work build/llama
-python -m kvcache.bundled.evaluate --model build/llama/export
-python -m kvcache.bundled.separation --model build/llama/export
-```
+python -m kvcache.bundled.train --model {name}{start_option} --tokens {tokens} --work build/{name}
+python -m kvcache.bundled.evaluate --model build/{name}/export
+{separate}```
 {honest}
 """
+READING = "Read a text that is given as the system message, and talk about it. "
+ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
+SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export\n"
 HONEST = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
 on cores shared with other work):
 
@@ -71,15 +73,42 @@ def card(folder: Path) -> str:
     """The card's text."""
     config = json.loads((folder / "config.json").read_text())
     training = json.loads((folder / "training.json").read_text())
-    return TEXT.format(**{**config, **training}, name=folder.name, parameters=parameters(config), megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
-                       theta=config["rope_parameters"]["rope_theta"], pairs=len(hand_written.PAIRS), round_minutes=round(training["minutes"]),
-                       table=table(json.loads((folder / "evaluation.json").read_text())), separation=with_each_cache(folder), honest=how_it_was(training))
+    member, start = family.MEMBERS[folder.name], training.get("start")
+    return TEXT.format(
+        **training, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
+        parameters=parameters(folder), megabytes=(folder / "model.safetensors").stat().st_size / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
+        longest=longest(config), cores=training.get("cores", "two shared CPU cores"), begun=f"; begun with the weights of {start}" if start else "",
+        reading=READING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
+        start_option=f" --start kvcache/bundled/{start}" if start else "", separate="" if member.reads else SEPARATE.format(name=folder.name),
+        pairs=len(hand_written.PAIRS), table=table(json.loads((folder / "evaluation.json").read_text())), asked=ASKED_READER if member.reads else "",
+        separation=with_each_cache(folder), honest=how_it_was(training))
+
+
+def shape(config: dict) -> str:
+    """The sizes that matter, in words."""
+    if config["model_type"] == "umt5":
+        return ("hidden {d_model}, {num_layers} encoder layer and {num_decoder_layers} decoder layers, {num_heads} heads of {d_kv}, feed-forward {d_ff}, "
+                "positions as biases by distance, tied embeddings").format(**config)
+    if config["model_type"] == "mamba2":
+        return "hidden {hidden_size}, {num_hidden_layers} layers, {num_heads} heads of {head_dim} with a state of {state_size}, {n_groups} groups, tied embeddings".format(**config)
+    text = "hidden {hidden_size}, {num_hidden_layers} layers, {num_attention_heads} heads and {num_key_value_heads} KV heads of {head_dim}, feed-forward {forward}, RoPE theta {theta:.0e}, tied embeddings"
+    sizes = {"head_dim": 64, **config, "forward": config.get("shared_intermediate_size") or config["intermediate_size"], "theta": config["rope_parameters"]["rope_theta"]}
+    window = f", windows of {config['sliding_window']} tokens" if config.get("sliding_window") else ""
+    state = f", {config['mamba_n_heads']} state heads of {config['mamba_d_head']} with a state of {config['mamba_d_state']}" if "mamba_n_heads" in config else ""
+    return text.format(**sizes) + window + state
+
+
+def longest(config: dict) -> str:
+    """How far it can read."""
+    if config["model_type"] == "umt5":
+        return "512 tokens of conversation about 1,024 of text"
+    return "2,048 tokens" + (f", positions up to {config['max_position_embeddings']:,}" if "max_position_embeddings" in config else "")
 
 
 def how_it_was(training: dict) -> str:
     """In which parts the training was done; "" where it was done in one go."""
     if "parts" not in training:
-        return ""
+        return f"\n{training['note']}\n" if "note" in training else ""
     return HONEST.format(parts=_parts(training), pairs=len(hand_written.PAIRS), verdict_pairs=len(hand_written.VERDICT_PAIRS))
 
 
@@ -91,16 +120,15 @@ def with_each_cache(folder: Path) -> str:
     """What `separation` measured, in words and a table."""
     measured = separation.read(folder)
     if measured is None:
-        return "Not measured."
-    return (f"The same questions in training's ways, {measured['questions']} for each distance, answered greedily with each cache: the share right by tokens between the\n"
-            f"telling and the question, and how many answers are word for word the full cache's.\n\n{separation.table(measured)}")
+        return ""
+    return (f"## With each cache\nThe same questions in training's ways, {measured['questions']} for each distance, answered greedily with each cache: the share right by tokens between the\n"
+            f"telling and the question, and how many answers are word for word the full cache's.\n\n{separation.table(measured)}\n\n")
 
 
-def parameters(config: dict) -> int:
-    """How many parameters a Llama of this configuration has, embeddings counted once."""
-    d, heads, e, ff = config["hidden_size"], config["num_attention_heads"], config["head_dim"], config["intermediate_size"]
-    layer = 2 * d * heads * e + 2 * d * config["num_key_value_heads"] * e + 3 * d * ff + 2 * d
-    return config["vocab_size"] * d + config["num_hidden_layers"] * layer + d
+def parameters(folder: Path) -> int:
+    """How many parameters the weights file holds; tied embeddings are in it once."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 def table(results: dict) -> str:

@@ -16,7 +16,7 @@ from random import Random
 
 import torch
 
-from . import dialogues, environment, hand_written, marks, path
+from . import dialogues, environment, hand_written, marks, path, texts
 
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
@@ -68,6 +68,8 @@ def clean(messages: list[dict[str, str]]) -> list[dict[str, str]]:
 @torch.inference_mode()
 def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32, use_cache: bool = True) -> list[str]:
     """Greedy replies, batches of similar length padded on the left. `make_cache()` gives each batch its cache (default: the model's own)."""
+    if model.config.is_encoder_decoder:
+        return read_replies(model, tokenizer, conversations, max_new_tokens)
     prompts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in conversations]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     found = [""] * len(prompts)
@@ -80,6 +82,18 @@ def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_s
         out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=max_new_tokens, use_cache=use_cache, **cache)
         for i, row in zip(rows, out[:, longest:]):
             found[i] = tokenizer.decode(row, skip_special_tokens=True).strip()
+    return found
+
+
+def read_replies(model, tokenizer, conversations: list[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
+    """Greedy replies of an encoder-decoder: it reads what the user says first as a text, and the conversation goes on from there."""
+    found = []
+    for messages in conversations:
+        text = messages[0]["content"] if len(messages) > 1 else ""
+        read = tokenizer(texts.source(text), add_special_tokens=False, return_tensors="pt")
+        prompt = tokenizer.apply_chat_template(messages[2:] or messages, add_generation_prompt=True, return_dict=False, return_tensors="pt")
+        out = model.generate(**read, decoder_input_ids=prompt, do_sample=False, max_new_tokens=max_new_tokens)
+        found.append(tokenizer.decode(out[0, prompt.shape[1]:], skip_special_tokens=True).strip())
     return found
 
 
@@ -103,9 +117,10 @@ def score(cases: list[Case], answers: list[str]) -> dict[str, float]:
 
 def load(folder: Path):
     """Model in float32 and tokenizer of a folder."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(folder)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import DEFAULT, MODELS, environment, path
+from . import DEFAULT, NAMES, environment, path
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> Path:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=DEFAULT, choices=[*MODELS])
+    parser.add_argument("--model", default=DEFAULT, choices=NAMES)
     parser.add_argument("--start", type=Path, help="folder of a model whose weights and tokenizer to begin with")
     parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
