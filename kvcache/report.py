@@ -1,8 +1,8 @@
 """The README's tables: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
 
 `--readme` writes the tables between their markers in README.md; without it they are printed. Two ways measure nothing:
-`--catalog` does that with the tables that the catalog alone says, of caches and of operations, and `--speed FILE` with the
-JSON of a `python -m kvcache.measure speed`.
+`--catalog` does that with the tables that the catalog and the bundled models' folders say, of caches, operations and models, and
+`--speed FILE` with the JSON of a `python -m kvcache.measure speed`.
 """
 
 import argparse
@@ -22,13 +22,15 @@ import transformers
 
 from . import bundled, models
 from .bundled import evaluate
-from .catalog import ENTRIES, OTHERS, create, entry
+from .bundled.family import MEMBERS
+from .catalog import ENTRIES, OTHERS, create, entry, first_fitting
 from .engine import Sampling, feed, generate_tokens
 from .entry import OPERATIONS
 from .measure import drift, teacher_forced
 from .memory import measure_memory
 from .speed import results, targets
 
+OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are there for some models alone
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
 WINDOW = 256  # of the streams
@@ -241,7 +243,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
-    parser.add_argument("--catalog", action="store_true", help="write or print what the catalog alone says, and measure nothing")
+    parser.add_argument("--catalog", action="store_true", help="write or print what the catalog and the models' folders say, and measure nothing")
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
     options = parser.parse_args()
     if options.catalog:
@@ -259,7 +261,23 @@ def main() -> None:
 
 def said_by_catalog() -> dict[str, str]:
     """The tables that need no measuring, by the names of their markers."""
-    return {"catalog": catalog_table(), "operations": operations_table()}
+    return {"catalog": catalog_table(), "operations": operations_table(), "models": models_table()}
+
+
+def models_table() -> str:
+    """The bundled models: what they are, their caches, and how much each recalls with a full cache."""
+    distances = [str(distance) for distance in evaluate.DISTANCES]
+    head = ["model", "what it is", "MB", "tokens trained", "caches made for it", *(f"recalled at {int(d):,}" for d in distances), "by hand, at 512"]
+    return _markdown(head, [_model_line(name, folder, distances) for name, folder in bundled.MODELS.items()])
+
+
+def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
+    trained, found = (json.loads((folder / f"{file}.json").read_text()) for file in ("training", "evaluation"))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.fits(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
+    shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]
+    size = (folder / "model.safetensors").stat().st_size / 1e6
+    return [f"[{name}](kvcache/bundled/{name}/README.md)", MEMBERS[name].what, f"{size:.1f}", f"{trained['tokens']:,}", ", ".join(suited), *shares]
 
 
 def _show(tables: dict[str, str], readme: Path | None) -> None:

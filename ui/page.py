@@ -6,7 +6,7 @@ import threading
 import gradio as gr
 
 from kvcache import models
-from kvcache.bundled import separation
+from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
 
 from . import layout, measure_events, recall
@@ -36,7 +36,8 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 measure = measure_events.make_tab()
             with gr.Tab("Learn"):
                 measured = separation.read()
-                layout.learn_tab(lead_html(), cards_html(ENTRIES), recall.chart_value(measured) if measured else None)
+                of_caches = recall.chart_value(measured) if measured else None
+                layout.learn_tab(lead_html(), cards_html(ENTRIES), of_caches, recall.chart_value(recall.of_models(evaluate.shipped())))
         wire_chat(chat, header, registry, page)
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kvcache import bundled
 from kvcache.bundled import separation
 
 from . import fragments
@@ -16,8 +17,11 @@ STYLES = {
 }
 
 
+COLOURS = ("keys", "values", "residual", "state", "scales", "evicted")  # of models, by their place in the list
+
+
 def figure(measured: Mapping) -> dict:
-    """Lines: share of questions answered right over tokens between telling and question, one per cache."""
+    """Lines: share of questions answered right over tokens between telling and question, one per row."""
     distances = [int(d) for d in measured["rows"][0]["recalled"]]
     layout = {
         "margin": {"l": 52, "r": 14, "t": 10, "b": 44}, "hovermode": "closest",
@@ -30,6 +34,8 @@ def figure(measured: Mapping) -> dict:
 
 def _line(row: Mapping) -> dict:
     colour, width, dash = next((style for start, style in STYLES.items() if row["label"].startswith(start)), ("var(--kv-text)", 1.5, "solid"))
+    if row["label"] in bundled.NAMES:
+        colour, width = f"var(--kv-{COLOURS[bundled.NAMES.index(row['label'])]})", 2
     return {
         "type": "scatter", "mode": "lines+markers", "name": row["label"], "x": [int(d) for d in row["recalled"]], "y": list(row["recalled"].values()),
         "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4},
@@ -42,6 +48,13 @@ def words(measured: Mapping) -> str:
     furthest = list(measured["rows"][0]["recalled"])[-1]
     shares = ", ".join(f"{row['label']} {row['recalled'][furthest]:.0%}" for row in measured["rows"])
     return f"Answered right {int(furthest):,} tokens after the telling: {shares}."
+
+
+def of_models(evaluations: Mapping[str, Mapping]) -> dict:
+    """What each bundled model recalls with its own full cache, in the form of a separation: evaluations by the model's name."""
+    cells = {name: found["trained_ways"] for name, found in evaluations.items()}
+    rows = [{"label": name, "recalled": {d: cell["recalled"] for d, cell in row.items()}} for name, row in cells.items()]
+    return {"questions": next(iter(next(iter(cells.values())).values()))["questions"], "rows": rows}
 
 
 def chart_value(measured: Mapping) -> str:

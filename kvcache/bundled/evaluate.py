@@ -16,7 +16,7 @@ from random import Random
 
 import torch
 
-from . import dialogues, environment, hand_written, marks, path, texts
+from . import MODELS, dialogues, environment, hand_written, marks, path, texts
 
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
@@ -122,6 +122,11 @@ def load(folder: Path):
     kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(folder)
+
+
+def shipped() -> dict[str, dict]:
+    """What was found of every model that ships, by its name."""
+    return {name: json.loads((folder / "evaluation.json").read_text()) for name, folder in MODELS.items()}
 
 
 def main(arguments: list[str] | None = None) -> dict:
