@@ -10,19 +10,15 @@ and anything else that is done with them decodes them first, so that no model ca
 """
 
 import functools
-import logging
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from .quantize import Encoded, Scheme
-
-log = logging.getLogger(__name__)
+from .compiled import Loops, shared
+from .quantize import Encoded, Scheme, native
 
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
 EIGHTS = 8  # the loops take that many tokens at a time
@@ -134,53 +130,25 @@ def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
     return known and block % EIGHTS == 0 and scheme_key.nbits in NBITS
 
 
-class _Loops:
-    """The compiled loops: seconds the first time on a machine, then read from disk."""
+def _find_loops() -> Callable:
+    """The compiled loops, once they have come close to attention over decoded tokens on a small example."""
+    from .packed_numba import attend_heads
 
-    def __init__(self) -> None:
-        self.run = self.reason = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def ready(self, wait: bool) -> bool:
-        """Can they be used? Compiles in a thread beside; `wait` for it, or say no until it is done."""
-        if self.run is None and self.reason is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._compile, name="kvcache-packed")
-                    self._thread.start()
-            if wait:
-                self._thread.join()
-        return self.run is not None
-
-    def _compile(self) -> None:
-        try:
-            from .packed_numba import attend_heads
-
-            self._try(attend_heads)
-            self.run = attend_heads
-        except Exception as error:  # whatever a broken installation raises is the answer
-            self.reason = f"{type(error).__name__}: {error}"
-            log.warning("attention over packed codes is unavailable (%s); caches decode instead", self.reason)
-
-    def _try(self, attend_heads) -> None:
-        """Compile on a small example, and compare."""
-        from .quantize import native
-
-        generator = torch.Generator().manual_seed(0)
-        query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 40, 40))
-        sides = []
-        for axis, states in (("channel", keys), ("token", values)):
-            scheme = Scheme(4, axis, 32, native)
-            sides.append(Side(scheme, 32, 32, scheme.encode(states[:, :, :32]), states, 32, 40))
-        found = _run(attend_heads, query, *sides, None, 32**-0.5)
-        expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
-        worst = (found - expected).abs().max().item()
-        if not worst < 1e-4:
-            raise RuntimeError(f"its self-test is off by {worst:.1e}")
+    generator = torch.Generator().manual_seed(0)
+    query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 40, 40))
+    sides = []
+    for axis, states in (("channel", keys), ("token", values)):
+        scheme = Scheme(4, axis, 32, native)
+        sides.append(Side(scheme, 32, 32, scheme.encode(states[:, :, :32]), states, 32, 40))
+    found = _run(attend_heads, query, *sides, None, 32**-0.5)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
+    worst = (found - expected).abs().max().item()
+    if not worst < 1e-4:
+        raise RuntimeError(f"its self-test is off by {worst:.1e}")
+    return attend_heads
 
 
-LOOPS = _Loops()
+LOOPS = Loops("attention over packed codes is unavailable; caches decode instead", _find_loops)
 
 
 def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor | None:
@@ -225,12 +193,7 @@ def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.
     *values, value_residual = value.arrays()
     fixed = (queries, scale, *keys, *values, key_residual, value_residual, _nothing() if mask is None else _bias(mask, batch).numpy(), _halves(), key.scheme.nbits, key.block)
     fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
-    threads = min(torch.get_num_threads(), count) if count * key.packed * dim > ENOUGH else 1
-    bounds = [count * i // threads for i in range(threads + 1)]
-    others = [_pool().submit(attend_heads, *fixed, first, last) for first, last in zip(bounds[1:], bounds[2:])]
-    attend_heads(*fixed, 0, bounds[1])
-    for other in others:
-        other.result()
+    shared(attend_heads, fixed, count, threaded=count * key.packed * dim > ENOUGH)
     return out.to(query.dtype)
 
 
@@ -251,8 +214,3 @@ def _nothing():
 def _halves():
     """The float32 of every float16, by its bits."""
     return torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16).float().numpy()
-
-
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(64, thread_name_prefix="kvcache-packed")

@@ -5,7 +5,7 @@ import torch
 from architectures import model_of, token_ids
 
 import kvcache
-from kvcache import packed
+from kvcache import compiled, packed
 from kvcache.caches.quantized import QuantizedLayer
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
@@ -202,7 +202,7 @@ def test_auto_goes_in_pieces_until_the_loops_are_compiled(monkeypatch):
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
-    loops = packed._Loops()
+    loops = compiled.Loops("not used", packed._find_loops)
     monkeypatch.setattr("kvcache.packed_numba.attend_heads", lambda *arguments: arguments[-3].fill(0))
     assert not loops.ready(wait=True) and "self-test" in loops.reason
     monkeypatch.setattr(packed, "LOOPS", loops)

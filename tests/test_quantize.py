@@ -4,8 +4,11 @@ import pytest
 import torch
 from transformers.cache_utils import HQQQuantizedLayer
 
+from kvcache import quantize
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.quantize import QUANTIZERS, Scheme, fitted, native, native_keys, native_values, pack, unpack
+from kvcache.compiled import Loops
+from kvcache.half_quadratic import solve
+from kvcache.quantize import QUANTIZERS, Scheme, fitted, native, native_keys, native_values, pack, total, unpack
 
 BITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
 
@@ -75,6 +78,127 @@ def test_constant_and_zero_blocks_come_back_as_they_were():
         for backend, axis in (("native", "channel"), ("native", "token"), ("quanto", "channel"), ("hqq", "token")):
             scheme = Scheme(4, axis, 32, QUANTIZERS[backend])
             torch.testing.assert_close(scheme.decode(scheme.encode(block), 64, torch.float32), block, rtol=1e-3, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def loops():
+    assert quantize.LOOPS.ready(wait=True), quantize.LOOPS.reason
+
+
+def same(found, expected):
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, expected))
+
+
+@pytest.mark.parametrize("quantizer", [native, native_keys, native_values])
+@pytest.mark.parametrize("axis", ["channel", "token"])
+@pytest.mark.parametrize("nbits", [8, 4, 2])
+def test_the_loops_give_what_torch_gives_to_the_bit(nbits, axis, quantizer, loops):
+    """So that no result depends on whether they are compiled yet."""
+    generator = torch.Generator().manual_seed(nbits)
+    for (b, h, blocks, block, d), group in (((1, 8, 3, 64, 128), 64), ((2, 3, 2, 32, 80), 16), ((3, 1, 1, 128, 8), 8), ((1, 2, 2, 40, 40), 20)):
+        scheme = Scheme(nbits, axis, group, quantizer)
+        for magnitude in (1e-30, 1e-20, 1e20, torch.float32, torch.bfloat16, torch.float16):
+            states = torch.randn(b, h, blocks * block, d, generator=generator)
+            states = states.to(magnitude) if isinstance(magnitude, torch.dtype) else states * magnitude
+            states[:, :, :, 1] *= 30
+            assert scheme._by_loops(states, block) is not None
+            assert same(scheme.encode(states, block), in_turn(scheme, states, block)), (magnitude, block, d)
+
+
+def in_turn(scheme, states, block):
+    """Blocks quantised one by one, by torch."""
+    return [torch.cat(parts, dim=2) for parts in zip(*(scheme._encode_block(each) for each in states.split(block, dim=2)))]
+
+
+@pytest.mark.parametrize("axis", ["channel", "token"])
+@pytest.mark.parametrize("nbits", [8, 4, 2])
+def test_the_loops_do_ties_constants_zeros_and_any_layout_as_torch_does(nbits, axis, loops):
+    scheme = Scheme(nbits, axis, 32, native_keys)
+    ties = torch.randint(0, 9, (1, 2, 64, 64), generator=torch.Generator().manual_seed(0)) / 8
+    constant = torch.full((1, 2, 64, 64), 3.0)
+    mixed = torch.cat([ties, constant, torch.zeros_like(ties), -ties], dim=2)
+    mixed[:, :, :, 5], mixed[:, 0] = 0.1, 0.0
+    expanded, turned = mixed[:, :1].expand(2, 3, -1, -1), mixed.transpose(2, 3).contiguous().transpose(2, 3)
+    by_tokens = mixed.transpose(1, 2).contiguous().transpose(1, 2)
+    for states in (ties, constant, mixed, mixed[:, :, 32:96], mixed[:, 1:], expanded, turned, by_tokens, -mixed):
+        assert same(scheme._by_loops(states, 32), in_turn(scheme, states, 32))
+
+
+def test_what_is_not_finite_and_what_needs_gradients_is_left_to_torch(loops):
+    states = torch.randn(1, 2, 64, 64, generator=torch.Generator().manual_seed(0))
+    for nbits in (4, 2):
+        scheme = Scheme(nbits, "channel", 64, native_keys)
+        for wrong in (torch.nan, torch.inf, -torch.inf):
+            spoilt = states.clone()
+            spoilt[0, 1, 3, 5] = wrong
+            assert scheme._by_loops(spoilt, 64) is None
+            assert torch.equal(scheme.encode(spoilt).codes[:, 0], scheme.encode(states).codes[:, 0]), "the other head"
+        assert scheme._by_loops(states.clone().requires_grad_(), 64) is None
+    assert Scheme(3, "token", 64, QUANTIZERS["hqq"])._by_loops(states, 64) is None
+
+
+def test_threads_share_the_blocks_and_change_nothing(monkeypatch, loops):
+    states = torch.randn(1, 3, 320, 64, generator=torch.Generator().manual_seed(0))
+    scheme, alone = Scheme(4, "token", 64, native_values), None
+    monkeypatch.setattr(quantize, "ENOUGH", 0)
+    for threads in (1, 2, 7, 64):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        alone = alone or scheme.encode(states, 64)
+        assert same(scheme.encode(states, 64), alone)
+
+
+def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
+    monkeypatch.setattr("kvcache.encode_numba.encode_heads", lambda *arguments: True)
+    broken = Loops("not used", quantize._find_loops)
+    assert not broken.ready(wait=True) and "self-test" in broken.reason
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 20, 64])
+def test_a_total_is_a_sum(size):
+    rows = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+    torch.testing.assert_close(total(rows.clone()), rows.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "outliers", "skewed", "flat", "tiny"])
+@pytest.mark.parametrize("nbits", [8, 4, 3, 2, 1])
+def test_our_half_quadratic_solver_gives_what_hqqs_own_gives(nbits, kind):
+    from hqq.core.quantize import Quantizer
+
+    rows = torch.randn(48, 64, generator=torch.Generator().manual_seed(nbits))
+    rows[:, 7] *= 20 if kind == "outliers" else 1
+    rows = {"skewed": rows.exp(), "flat": rows.sign(), "tiny": rows * 1e-6}.get(kind, rows)
+    rows[3] = 0.25
+    rows = rows / rows.abs().amax() * (1e-6 if kind == "tiny" else 1)
+    codes, scale, minimum = solve(rows, nbits)
+    expected, meta = Quantizer.quantize(rows, nbits=nbits, group_size=64, axis=1, bitpack=False, device="cpu")
+    assert torch.equal(codes, expected.to(torch.uint8)) and torch.equal(scale, meta["scale"])
+    torch.testing.assert_close(minimum, -meta["zero"] * meta["scale"])
+
+
+@pytest.mark.parametrize("residual", [0, 40])
+@pytest.mark.parametrize("nbits", [4, 2])
+def test_a_prompt_is_stored_as_its_tokens_one_by_one_are(nbits, residual):
+    """Whatever pieces it comes in; the blocks and the residual, and attention sees what has just come unrounded."""
+    keys, values = torch.randn(2, 2, 3, 211, 16, generator=torch.Generator().manual_seed(1))
+    stored = []
+    for pieces in ([1] * 211, [211], [50, 100, 61], [1, 200, 10], [32, 32, 147]):
+        layer, seen = QuantizedLayer("native", nbits, 32, residual), 0
+        for size in pieces:
+            new = slice(seen, seen + size)
+            found = layer.update(keys[:, :, new], values[:, :, new])
+            seen += size
+            assert found[0].shape[2] == seen and torch.equal(found[0][:, :, new], keys[:, :, new]) and torch.equal(found[1][:, :, new], values[:, :, new])
+        stored.append({name: rows.clone() for name, rows in layer.rows().items()})
+        assert all(torch.equal(rows, stored[0][name]) for name, rows in stored[-1].items())
+
+
+def test_a_prompt_that_does_not_fit_changes_nothing():
+    layer = QuantizedLayer("native", 4, 32, 0)
+    layer.update(*torch.randn(2, 1, 2, 70, 16))
+    before = {name: rows.clone() for name, rows in layer.rows().items()}
+    with pytest.raises(ValueError, match="this cache holds batch 1"):
+        layer.update(torch.randn(1, 2, 90, 16), torch.randn(2, 2, 90, 16))
+    assert layer.seen == 70 and all(torch.equal(rows, before[name]) for name, rows in layer.rows().items())
 
 
 def test_keys_with_outlier_channels_want_the_channel_axis():

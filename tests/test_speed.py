@@ -13,7 +13,7 @@ from kvcache import measure, report
 from kvcache.speed import command, contenders, figures, results, run, targets, timing
 from kvcache.speed.contenders import CONTENDERS, REFERENCE, Contender
 from kvcache.speed.results import LeftOut, Report, Row
-from kvcache.speed.rigs import LayerRig, ModelRig
+from kvcache.speed.rigs import LayerRig, ModelRig, Step
 from kvcache.speed.timing import Rare, Runner, Times, rare_work
 
 MODEL = dict(hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=32)
@@ -152,6 +152,13 @@ def test_a_flush_is_kept_out_of_the_median_and_spread_over_its_tokens():
     assert len(runner.steps) == 2 and runner.cache.layers[0].quantized == 64
     row = a_row("native-4", 4, rare=Rare(0.064, 64))
     assert row.seconds == pytest.approx(0.005)
+
+
+def test_a_flush_is_told_from_a_usual_update_not_from_a_step_that_attention_makes_unsteady(monkeypatch):
+    runner = Runner(LayerRig(2, kv_heads=2, head_dim=32), CONTENDERS["native-4"], 128)
+    monkeypatch.setattr(runner.rig, "step", lambda cache, compiled: Step(0.9, 0.003))
+    assert runner.rare(Times.of([0.5]), Times.of([0.001])).seconds == pytest.approx(0.002)
+    assert runner.rare(Times.of([0.5]), None).seconds == pytest.approx(0.4)
 
 
 def test_times_are_median_and_quartiles():

@@ -16,7 +16,7 @@ from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from .dynamic import windowed
 from .sliding_window import WINDOWED_TYPES
 
-PACKAGES = {"hqq": "hqq", "quanto": "optimum.quanto"}
+PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
 ATTENTION = ("auto", "fused", "decode")
 
@@ -84,6 +84,8 @@ class QuantizedLayer(Layer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._flush()
+        if key_states.shape[T] > 1 and not self.record_past and self._due(key_states.shape[T]):
+            return self._update_past_a_block(key_states, value_states)
         self.key_residual.append(key_states)
         self.value_residual.append(value_states)
         self.seen += key_states.shape[T]
@@ -91,6 +93,32 @@ class QuantizedLayer(Layer):
         if not self.record_past:
             self._flush()
         return attended
+
+    def _update_past_a_block(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `update`, for so many tokens that blocks get full: they are quantised where they lie, and only what is left is copied."""
+        given = {"key": key_states, "value": value_states}
+        for side, states in given.items():
+            getattr(self, f"{side}_residual").refuse(states)
+        rows = {side: self._with_residual(side, states) for side, states in given.items()}
+        attended = tuple(torch.cat([self._decoded(side), rows[side]], dim=T) if self.quantized else rows[side] for side in given)
+        tokens, room = self._due(key_states.shape[T]), self.residual_length + self.block
+        for side, states in rows.items():
+            residual, old = getattr(self, f"{side}_residual"), states[:, :, :tokens]
+            self._store(side, self.scheme(side, states.shape[D]).encode(old, self.block))
+            residual.clear()
+            residual.append(states[:, :, -room:])
+            residual.drop_front(room - (states.shape[T] - tokens))
+        self.seen += key_states.shape[T]
+        return attended
+
+    def _with_residual(self, side: str, states: torch.Tensor) -> torch.Tensor:
+        """The residual of one side with new states behind it [B, H, T, D]."""
+        residual = getattr(self, f"{side}_residual")
+        return torch.cat([residual.view(), states], dim=T) if len(residual) else states
+
+    def _due(self, new: int = 0) -> int:
+        """Tokens that are to be quantised once `new` ones have come: whole blocks of those beyond the residual."""
+        return max(0, len(self.key_residual) + new - self.residual_length) // self.block * self.block
 
     def activate_past_recording(self) -> None:
         """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
@@ -117,19 +145,18 @@ class QuantizedLayer(Layer):
         return Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop)
 
     def _flush(self) -> None:
-        tokens = (len(self.key_residual) - self.residual_length) // self.block * self.block
-        if tokens <= 0:
+        tokens = self._due()
+        if not tokens:
             return
         for side in ("key", "value"):
             residual = getattr(self, f"{side}_residual")
-            old, scheme = residual.view()[:, :, :tokens], self._scheme(side)
-            self._store(side, [scheme.encode(block) for block in old.split(self.block, dim=T)])
+            self._store(side, self._scheme(side).encode(residual.view()[:, :, :tokens], self.block))
             residual.drop_front(tokens)
             residual.shrink(self.residual_length + self.block)
 
-    def _store(self, side: str, blocks: list[Encoded]) -> None:
-        for part in ("codes", "scales", "minima", "gains"):
-            getattr(self, f"{side}_{part}").append(torch.cat([getattr(block, part) for block in blocks], dim=T))
+    def _store(self, side: str, encoded: Encoded) -> None:
+        for part, rows in encoded._asdict().items():
+            getattr(self, f"{side}_{part}").append(rows)
 
     def _decoded(self, side: str) -> torch.Tensor:
         """The quantised tokens of one side [B, H, quantized, D]."""
@@ -336,7 +363,8 @@ def _missing(backend: str) -> str | None:
     if backend == "native":
         return None
     try:
-        importlib.import_module(PACKAGES[backend])
+        if backend in PACKAGES:
+            importlib.import_module(PACKAGES[backend])
         grouped = torch.linspace(-1, 1, 128).view(1, 1, 2, 64)
         codes, scale, minimum = QUANTIZERS[backend](grouped, 4)
     except Exception as error:  # whatever a broken installation raises is the answer

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from .. import packed, quantize
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
 from .rigs import SMALL, TINY, LayerRig, ModelRig
@@ -91,8 +92,8 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Pieces of work: a cache to fill, a round of steps, or the rest of one contender's figures."""
-        return sum(len(each.contexts) * self._pieces(each) for each in self.levels)
+        """Pieces of work: loops to compile, a cache to fill, a round of steps, or the rest of one contender's figures."""
+        return 1 + sum(len(each.contexts) * self._pieces(each) for each in self.levels)
 
     def _pieces(self, level: Level) -> int:
         count, threads = len(named(level.contenders)), len(self.threads_of(level))
@@ -112,7 +113,10 @@ def run(plan: Plan, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]
 
 
 def _run(plan: Plan, stop: Callable[[], bool]) -> Iterator[Event]:
-    done = 0
+    done = 1
+    yield Progress(0, plan.total, "compiling loops, once on a machine")
+    for loops in (quantize.LOOPS, packed.LOOPS):
+        loops.ready(wait=True)
     for level in plan.levels:
         rig = level.rig()
         for context in level.contexts:
@@ -222,7 +226,7 @@ class Station:
     def _rare_of(self, runner: Runner, threads: int) -> Iterator[Row | LeftOut]:
         found = next(row for row in self.rows if row["contender"] == runner.contender.name and row["threads"] == threads)
         rare = []
-        yield from self._tried(runner.contender, lambda: rare.append(runner.rare(found["step"].median)))
+        yield from self._tried(runner.contender, lambda: rare.append(runner.rare(found["step"], found["update"])))
         if rare:
             yield Row(**found, rare=rare[0])
 

@@ -125,22 +125,26 @@ class Runner:
         events = sorted((e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]")
         return max(itertools.accumulate((nbytes for _, nbytes in events), initial=0))
 
-    def rare(self, usual: float) -> Rare | None:
-        """The next rare work, beyond a `usual` step of so many seconds: the median of three where they come fast and often."""
-        work, seconds = rare_work(self.cache), []
+    def rare(self, step: Times, update: Times | None) -> Rare | None:
+        """The next rare work, beyond a usual `update` where there are such times, or a usual step: the median of three where they come fast and often.
+
+        It falls into the update, whose times are steady where attention's, of a long context, differ by more than a flush.
+        """
+        work, seconds, usual = rare_work(self.cache), [], (update or step).median
         if work is None:
             return None
         repeats = 3 if work[1] <= OFTEN else 1
         while len(seconds) < repeats and sum(seconds) < UPDATE_SECONDS:
-            seconds.append(self._next_rare())
+            done = self._next_rare()
+            seconds.append(done.update if update else done.seconds)
         return Rare(max(0.0, statistics.median(seconds) - usual), work[1])
 
-    def _next_rare(self) -> float:
-        """Seconds of the next step that has rare work in it; the tokens up to it are fed at once."""
+    def _next_rare(self) -> Step:
+        """The next step that has rare work in it; the tokens up to it are fed at once."""
         until = rare_work(self.cache)[0]
         if until:
             self.rig.fill(self.cache, until)
-        return self.step().seconds
+        return self.step()
 
 
 def rare_work(cache: transformers.Cache) -> tuple[int, int] | None:

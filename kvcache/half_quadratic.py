@@ -1,0 +1,41 @@
+"""HQQ's half-quadratic solver: a group's zero point by turns with its codes, so that the error's p-norm shrinks, p < 1, which forgives outliers.
+
+The same numbers as hqq's own `Quantizer.quantize(rows, nbits, axis=1, group_size=...)`, whose settings these are, without what it spends on the
+proximal step: that shrinks an error e to max(0, |e| - |e|^(p - 1) / BETA), which is nothing at all below BETA^(-1 / (2 - p)) = 0.17.
+Source: Badri and Shaji 2023, https://mobiusml.github.io/hqq_blog/.
+"""
+
+import torch
+
+P, BETA, ITERATIONS = 0.7, 10.0, 20
+FLAT = 1e-4  # a range up to this has no scale of its own
+LARGEST_SCALE = 2e4
+NOTHING = 0.99 * BETA ** (-1 / (2 - P))  # errors up to here are surely shrunk to zero, however powers round
+
+
+def solve(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows [groups, group] -> codes uint8 like them, scale and minimum [groups, 1]. All rows stop together, once their mean error no longer falls."""
+    rows, top = rows.float(), 2**nbits - 1
+    low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
+    steps_per = torch.where((high - low).abs() <= FLAT, 1.0, top / (high - low)).clamp(max=LARGEST_SCALE)
+    steps, zero, best = rows * steps_per, -low * steps_per, torch.inf
+    for _ in range(ITERATIONS):
+        codes = (steps + zero).round_().clamp_(0, top)
+        errors = (codes - zero).div_(steps_per).neg_().add_(rows)
+        shrunk = _shrunk(errors)
+        wanted = steps if shrunk is None else (rows - shrunk).mul_(steps_per)
+        zero = codes.sub_(wanted).mean(dim=1, keepdim=True)
+        error = errors.abs_().mean().item()
+        if not error < best:
+            break
+        best = error
+    codes = (steps + zero).round_().clamp_(0, top).to(torch.uint8)
+    return codes, 1.0 / steps_per, -zero * (1.0 / steps_per)
+
+
+def _shrunk(errors: torch.Tensor) -> torch.Tensor | None:
+    """What the proximal step leaves of errors; None if that is nothing."""
+    magnitude = errors.abs()
+    if magnitude.amax() < NOTHING:
+        return None
+    return magnitude.sub_(magnitude.pow(P - 1).mul_(1.0 / BETA)).clamp_min_(0.0).mul_(errors.sign())
