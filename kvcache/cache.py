@@ -40,7 +40,12 @@ def decoder_config(model_or_config) -> PreTrainedConfig:
     config = getattr(model_or_config, "config", model_or_config)
     if not isinstance(config, PreTrainedConfig):
         raise TypeError(f"expected a transformers model or config, got {type(model_or_config).__name__}")
-    return config.get_text_config(decoder=True)
+    config = config.get_text_config(decoder=True)
+    layers = getattr(config, "num_decoder_layers", None)  # T5's, which may have more or fewer than its encoder
+    if layers not in (None, config.num_hidden_layers):
+        config = copy.copy(config)
+        config.num_hidden_layers = layers
+    return config
 
 
 def layer_types(config: PreTrainedConfig) -> list[str]:

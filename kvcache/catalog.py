@@ -1,7 +1,7 @@
 """Every cache as data: the single source of menus, forms, reasons, tables and tests. A new cache is one new file.
 
 ENTRIES are what menus offer; OTHERS have a name of their own all the same: "quanto" and "hqq" are "quantized" with the
-backend chosen, and "encoder_decoder" is for models that a chat has no use for.
+backend chosen.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from .entry import Entry
 from .memory import LayerMemory, Memory
 from .predict import predict_layer, shapes_of
 
-ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba")
+ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
 
 def _find_entries() -> dict[str, Entry]:
@@ -40,8 +40,8 @@ def entry(name: str) -> Entry:
 
 
 def first_fitting(model_or_config) -> str:
-    """The name of the first cache in the catalog that suits this model: "dynamic" for most, "mamba" for pure state spaces."""
-    return next(name for name, each in ENTRIES.items() if not each.fits(model_or_config))
+    """The first cache in the catalog that suits this model: "dynamic" for most, "mamba" for state spaces, "encoder_decoder" with an encoder."""
+    return next(name for name, each in ENTRIES.items() if not each.fits_alone(model_or_config))
 
 
 def create(name: str, model_or_config, **parameters) -> Cache:

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import catalog
 from .engine import PREFILL_CHUNK, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
+from .memory import heard_by
 from .models import LoadedModel
 
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
@@ -79,6 +80,35 @@ def tokenize(loaded: LoadedModel, text: str) -> list[int]:
     return list(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
+# ------------------------------------------------------------------------------------------- models with an encoder
+
+
+def chats(loaded: LoadedModel) -> bool:
+    """Does the conversation go on from turn to turn? Of models with an encoder only where the decoder was made for it.
+
+    That is where the chat template opens with what the decoder starts from. There the encoder reads the system message
+    and the decoder the rest of the chat. Elsewhere, as with the T5s, the encoder reads a message, behind the system
+    prompt, and the decoder answers: each message stands by itself.
+    """
+    if not loaded.is_encoder_decoder:
+        return True
+    if not loaded.has_chat_template:
+        return False
+    return tokenize(loaded, _apply_template(loaded, [{"role": "user", "content": "?"}]))[:1] == [loaded.decoder_start_id]
+
+
+def source_ids_of(loaded: LoadedModel, message: str, system: str | None = None) -> list[int]:
+    """What the encoder reads before the reply to `message`, as ids; none for a model without one."""
+    if not loaded.is_encoder_decoder:
+        return []
+    if not chats(loaded):
+        return list(loaded.tokenizer(f"{system}\n\n{message}" if system else message, verbose=False)["input_ids"])
+    if not system:
+        return [loaded.decoder_start_id]
+    messages = [{"role": "system", "content": system}]
+    return tokenize(loaded, _apply_template(loaded, messages, opening=False) if accepts_system(loaded) else system)
+
+
 # -------------------------------------------------------------------------------------------------------------- turns
 
 
@@ -107,13 +137,15 @@ class _Plan:
     prompt_text: str
     opening: int
     prompt_ids: tuple[int, ...]
+    source_ids: tuple[int, ...]
     sampling: Sampling
 
 
 class Conversation:
     """Messages, token ids and the cache they live in; without `cache_name`, the first of the catalog that suits the model.
 
-    `ids` are the true token ids so far, `cached_ids` those that the cache has seen: after a reply all but the last.
+    `ids` are the true token ids so far, `cached_ids` those that the cache has seen: after a reply all but the last. With
+    an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
     events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own.
     """
@@ -139,6 +171,7 @@ class Conversation:
         self._writing: _Plan | None = None  # the reply being written, if any
         self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
         self.cached_ids: list[int] = []
+        self.heard_ids: list[int] = []
         self.cache = self._make_cache()
 
     @classmethod
@@ -242,7 +275,7 @@ class Conversation:
         self._check_idle()
         if not isinstance(text, str) or not text.strip():
             raise ConversationError("The message is empty: write something.")
-        limit, what, advice = self._limit()
+        limit, what, advice = self._limit() if chats(self.loaded) else self._source_limit()
         least = len(text) // longest_token(self.loaded.tokenizer)
         if limit is not None and least > limit:
             raise ConversationError(
@@ -267,16 +300,21 @@ class Conversation:
             "shorten it, clear the chat, or pick a cache with a window or a model with a longer context"
         )
 
+    def _source_limit(self) -> tuple[int | None, str, str]:
+        """The same of what the encoder reads."""
+        return self.loaded.context_length, f"the encoder of {self.loaded.title}", "shorten it"
+
     def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
         self._check_idle()
         try:
             sampling = sampling.check()
         except ValueError as error:
             raise ConversationError(str(error)) from error
-        messages = [*_messages(turns), {"role": "user", "content": user}]
-        text = render(self.loaded, messages, self.system)
-        opening = render(self.loaded, messages, self.system, opening=False)
-        ids = self._ids_of(turns, text)
+        source = source_ids_of(self.loaded, user, self.system)
+        limit, what, advice = self._source_limit()
+        if limit is not None and len(source) > limit:
+            raise ConversationError(f"The text to read has {len(source):,} tokens, and {what} takes {limit:,}: {advice}.")
+        text, opening, ids = self._prompt(turns, user)
         limit, what, advice = self._limit()
         if limit is not None and len(ids) > limit:
             own = len(tokenize(self.loaded, user))
@@ -284,7 +322,17 @@ class Conversation:
                 f"With this message of {own:,} tokens the conversation has {len(ids):,}, and {what} takes {limit:,}: "
                 f"{advice}."
             )
-        return _Plan(self._turns, turns, user, text, common_prefix(opening, text), tuple(ids), sampling)
+        return _Plan(self._turns, turns, user, text, opening, tuple(ids), tuple(source), sampling)
+
+    def _prompt(self, turns: tuple[_Turn, ...], user: str) -> tuple[str, int, list[int]]:
+        """The prompt as text, how many of its characters stand before the part that opens the reply, and as ids."""
+        if not chats(self.loaded):
+            return "", 0, [self.loaded.decoder_start_id]
+        messages = [*_messages(turns), {"role": "user", "content": user}]
+        system = None if self.loaded.is_encoder_decoder else self.system
+        text = render(self.loaded, messages, system)
+        opening = render(self.loaded, messages, system, opening=False)
+        return text, common_prefix(opening, text), self._ids_of(turns, text)
 
     def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
         """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
@@ -308,7 +356,9 @@ class Conversation:
         reply_ids: list[int] = []
         stats: Stats | None = None
         try:
-            note = self._rewind(plan.prompt_ids)
+            note = self._rewind(plan.prompt_ids, plan.source_ids)
+            unheard = () if self.heard_ids else plan.source_ids
+            note = _join(note, f"the encoder read {len(unheard):,} tokens" if unheard else "")
             seen = len(self.cached_ids)
             events = generate_tokens(
                 self.loaded,
@@ -318,11 +368,13 @@ class Conversation:
                 plan.sampling,
                 stop,
                 self.prefill_chunk,
-                None if self.loaded.has_chat_template else _PLAIN_STOP,
+                None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
+                unheard,
             )
             stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
             for event in events:
                 if isinstance(event, Prefill):
+                    self.heard_ids = list(plan.source_ids)
                     self.cached_ids = list(plan.prompt_ids[: seen + event.done])
                     stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
                 elif isinstance(event, Token):
@@ -384,11 +436,14 @@ class Conversation:
 
     # -- the cache
 
-    def _rewind(self, prompt_ids: Sequence[int]) -> str:
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int]) -> str:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
         seen = len(self.cached_ids)
-        if seen != _seen_by(self.cache, seen):
+        if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
             self._renew_cache("the cache was not as this conversation had left it")
+            seen = 0
+        if self.heard_ids and self.heard_ids != list(source_ids):
+            self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
         shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
         reason, self._fresh_because = self._fresh_because, ""
@@ -410,6 +465,9 @@ class Conversation:
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:
             return self._make_own_cache()
+        reason = catalog.entry(self.cache_name).fits_alone(self.loaded.config)
+        if reason:
+            raise ValueError(f"{self.cache_name}: {reason}")
         with self.loaded.forward_lock:  # some caches try out the model first
             return catalog.create(self.cache_name, self.loaded.model, **self.parameters)
 
@@ -427,7 +485,7 @@ class Conversation:
 
     def _empty_cache(self, reason: str) -> None:
         """Empty the cache and keep its storage for the next prompt."""
-        self.cached_ids = []
+        self.cached_ids, self.heard_ids = [], []
         self._fresh_because = reason
         try:
             self.cache.reset()
@@ -436,7 +494,7 @@ class Conversation:
 
     def _renew_cache(self, reason: str) -> None:
         """Replace the cache by a new one, whatever state it is in. New caches hold no memory before they are fed."""
-        self.cached_ids = []
+        self.cached_ids, self.heard_ids = [], []
         self._fresh_because = reason if self._turns else ""
         self.cache = self._make_cache()
 

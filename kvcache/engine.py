@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import transformers
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -22,8 +23,9 @@ from transformers.generation.logits_process import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from transformers.modeling_outputs import BaseModelOutput
 
-from .memory import Snapshot, seen_by, take_snapshot
+from .memory import Snapshot, heard_by, seen_by, take_snapshot
 from .models import LoadedModel
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
@@ -241,7 +243,10 @@ class Detokenizer:
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
 def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device."""
+    tokens = "decoder_input_ids" if loaded.is_encoder_decoder else "input_ids"
     arguments: dict[str, Any] = {loaded.cache_argument: cache, "use_cache": True}
+    if loaded.is_encoder_decoder:
+        arguments["encoder_outputs"] = _heard(loaded, cache)
     if loaded.keeps_last_logits:
         arguments["logits_to_keep"] = 1
     input_ids = torch.tensor([ids], device=loaded.device)  # (1, T)
@@ -249,7 +254,39 @@ def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
         seen = seen_by(cache)
         arguments["position_ids"] = torch.arange(seen, seen + len(ids), device=loaded.device)[None]
     with loaded.forward_lock:
-        return loaded.model(input_ids=input_ids, **arguments).logits[0, -1]
+        return loaded.model(**{tokens: input_ids}, **arguments).logits[0, -1]
+
+
+@torch.no_grad()
+def hear(loaded: LoadedModel, cache: transformers.EncoderDecoderCache, source_ids: Sequence[int]) -> None:
+    """Have the encoder read `source_ids`: its keys and values fill the cross-attention side, where every `feed` finds them.
+
+    Raises ValueError for a cache of another kind, for one that has heard or seen something, and for no ids.
+    """
+    _refuse_single(loaded, cache)
+    if not source_ids:
+        raise ValueError("source_ids is empty: the encoder reads at least one token")
+    if heard_by(cache) or seen_by(cache):
+        raise ValueError(f"this cache has heard {heard_by(cache)} tokens and seen {seen_by(cache)}: reset() it first")
+    source = torch.tensor([source_ids], device=loaded.device)  # (1, S)
+    aside = transformers.EncoderDecoderCache(transformers.DynamicCache(), cache.cross_attention_cache)  # one token, not kept
+    with loaded.forward_lock:
+        loaded.model(input_ids=source, decoder_input_ids=source[:, :1], past_key_values=aside, use_cache=True)
+    cache.is_updated = dict(aside.is_updated)
+
+
+def _heard(loaded: LoadedModel, cache: Any) -> BaseModelOutput:
+    """An encoder's output [1, S, hidden] in shape alone: the decoder reads what the cache has kept of the real one."""
+    _refuse_single(loaded, cache)
+    if not heard_by(cache):
+        raise ValueError("the encoder has read nothing: give source_ids, or call hear(loaded, cache, source_ids) first")
+    nothing = torch.zeros((), dtype=loaded.dtype, device=loaded.device)
+    return BaseModelOutput(last_hidden_state=nothing.expand(1, heard_by(cache), loaded.config.hidden_size))
+
+
+def _refuse_single(loaded: LoadedModel, cache: Any) -> None:
+    if not isinstance(cache, transformers.EncoderDecoderCache):
+        raise ValueError(f"{loaded.id} has an encoder and takes an EncoderDecoderCache, got {type(cache).__name__}")
 
 
 def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int) -> Iterator[Sequence[int]]:
@@ -288,11 +325,12 @@ def generate_tokens(
     stop: threading.Event | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     stop_text: str | None = None,
+    source_ids: Sequence[int] = (),
 ) -> Iterator[Event]:
     """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
 
     After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
-    picked token is never fed. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
+    picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
     sampling = sampling.check()
@@ -304,7 +342,7 @@ def generate_tokens(
     if len(new_ids) > left:
         raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
     watch = Stopwatch()
-    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch):
+    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids):
         watch.pause()
         yield event
         watch.resume()
@@ -320,6 +358,7 @@ def _loop(
     prefill_chunk: int,
     stop_text: str | None,
     watch: Stopwatch,
+    source_ids: Sequence[int],
 ) -> Iterator[Event]:
     stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
 
@@ -328,6 +367,8 @@ def _loop(
         return Done(reason, replace(stats, cache_nbytes=snapshot.total), snapshot, text)
 
     logits = None
+    if source_ids and not _is_set(stop):
+        hear(loaded, cache, source_ids)
     for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk):
         if _is_set(stop):
             yield done("stopped")

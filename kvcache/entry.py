@@ -124,6 +124,13 @@ class Entry:
             return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
         return self.misfit(config)
 
+    def fits_alone(self, config) -> str | None:
+        """As `fits`, of a cache that is all a model is given: a model with an encoder takes a pair of them."""
+        whole = getattr(config, "config", config)
+        if self.fits(whole) or not getattr(whole, "is_encoder_decoder", False):
+            return self.fits(whole)
+        return f"{whole.model_type} has an encoder, whose keys and values need a place too: 'encoder_decoder' takes this cache for its decoder's"
+
     def unavailable(self) -> str | None:
         """None, or "unavailable because ..."."""
         reason = self.missing()

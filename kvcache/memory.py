@@ -65,6 +65,7 @@ class Snapshot:
     held: int
     layers: tuple[LayerMemory, ...]
     held_by_layer: tuple[int, ...]
+    cross: int = 0  # so many of the layers, the last ones, are cross-attention's: they hold what the encoder gave
 
     @property
     def total(self) -> int:
@@ -87,7 +88,8 @@ def take_snapshot(cache: transformers.Cache) -> Snapshot:
     layers = layers_of(cache)
     held = tuple(held_by(layer) for layer in layers)
     memory = tuple(_quick_bytes(layer) if isinstance(layer, Stored) else _measure_layer(layer, set(), {}) for layer in layers)
-    return Snapshot(seen_by(cache), max(held, default=0), memory, held)
+    cross = len(cache.cross_attention_cache.layers) if isinstance(cache, transformers.EncoderDecoderCache) else 0
+    return Snapshot(seen_by(cache), max(held[: len(held) - cross], default=0), memory, held, cross)
 
 
 def seen_by(cache: transformers.Cache) -> int:
@@ -96,6 +98,11 @@ def seen_by(cache: transformers.Cache) -> int:
         return int(cache.get_seq_length())
     except ValueError:
         return 0
+
+
+def heard_by(cache: transformers.Cache) -> int:
+    """Tokens of an encoder's that a cache keeps for cross-attention; 0 for a cache without that side."""
+    return int(cache.cross_attention_cache.get_seq_length()) if isinstance(cache, transformers.EncoderDecoderCache) else 0
 
 
 def layers_of(cache: transformers.Cache) -> list:

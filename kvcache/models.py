@@ -25,12 +25,15 @@ from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
 from .cache import layer_types
 from .state import CARRIES, RECURRENT_TYPES
+
+# Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
+TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
 
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
 
@@ -77,6 +80,8 @@ class LoadedModel:
     takes_positions: bool = False  # forward takes position_ids: some models count anew in each forward without
     continues_in_chunks: bool = True  # a filled cache can be fed several tokens at once
     rotary: bool = True  # positions are relative: a bounded cache may run past context_length
+    is_encoder_decoder: bool = False  # an encoder reads a text first, see `engine.hear`; the tokens fed are the decoder's
+    decoder_start_id: int | None = None  # what the decoder of such a model begins with
     title: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     forward_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -102,6 +107,7 @@ HUB_CHOICES: tuple[ModelChoice, ...] = (
     _hub("google/gemma-3-270m-it", "Gemma 3 270M it", "270M parameters, 0.5 GB, Gemma licence, sliding layers", True),
     _hub("google/gemma-3-1b-it", "Gemma 3 1B it", "1B parameters, 2 GB, Gemma licence, sliding layers", True),
     _hub("mistralai/Mistral-7B-Instruct-v0.3", "Mistral 7B Instruct v0.3", "7.2B parameters, 14.5 GB, Apache 2.0", True),
+    _hub("google/flan-t5-small", "Flan-T5 small", "77M parameters, 0.3 GB, Apache 2.0, encoder-decoder, takes each message by itself"),
     _hub("state-spaces/mamba-130m-hf", "Mamba 130M", "129M parameters, 0.5 GB, no attention layers, not tuned for chat"),
 )
 
@@ -384,8 +390,9 @@ def _read_folder(
     config = _read_config(choice, folder)
     tokenizer = _read_tokenizer(choice, folder)
     _report(progress, 0.85, f"Reading {choice.title}: weights")
+    maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = maker.from_pretrained(
             folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
         model = model.to(device).eval()
@@ -409,7 +416,10 @@ def _read_config(choice: ModelChoice, folder: Path) -> Any:
             f"{choice.id} is of a kind that this version of transformers does not know ({_first_line(error)}): "
             "pick another model."
         ) from error
-    known = {name for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() for name in _as_tuple(names)}
+    writers = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if config.is_encoder_decoder:
+        writers = {kind: MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[kind] for kind in TEXT_TO_TEXT}
+    known = {name for names in writers.values() for name in _as_tuple(names)}
     built = config.architectures or []
     if built and not known.intersection(built):
         raise ModelError(f"{choice.id} is a {built[0]}, not a causal language model: pick one made to write text.")
@@ -437,6 +447,7 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         raise ModelError(f"{model_id} keeps no cache between tokens: pick another model.")
     text_config = model.config.get_text_config(decoder=True)
     weight = next(model.parameters())
+    has_encoder = bool(model.config.is_encoder_decoder)
     return LoadedModel(
         id=model_id,
         model=model,
@@ -451,6 +462,8 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         takes_positions="position_ids" in arguments,
         continues_in_chunks=_continues_in_chunks(text_config),
         rotary=getattr(text_config, "rope_parameters", None) is not None,
+        is_encoder_decoder=has_encoder,
+        decoder_start_id=_decoder_start_id(model) if has_encoder else None,
         title=title or model_id,
     )
 
@@ -470,6 +483,11 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     if ids is None:
         return frozenset()
     return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def _decoder_start_id(model: Any) -> int | None:
+    ids = (getattr(source, "decoder_start_token_id", None) for source in (model.config, model.generation_config))
+    return next((start for start in ids if start is not None), None)
 
 
 def _continues_in_chunks(text_config: Any) -> bool:

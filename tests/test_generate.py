@@ -5,6 +5,7 @@ import logging
 import sys
 import weakref
 
+import pairs
 import pytest
 import torch
 import transformers
@@ -26,6 +27,8 @@ def spy(monkeypatch):
 
 
 def a_model_for(name):
+    if name == "encoder_decoder":
+        return pairs.model_of("t5")
     return model_of({"hybrid": "gemma2", "mamba": "mamba", "hybrid_mamba": "jamba"}.get(name, "llama"))
 
 

@@ -1,4 +1,4 @@
-"""Caches that have a name of their own and no place in menus: the catalog makes, predicts, saves and generates with them."""
+"""Caches that have a name of their own and no place in menus, and the pair, which few models take: the catalog makes, predicts, saves and generates with them."""
 
 import sys
 
@@ -20,7 +20,7 @@ SELVES = {"dynamic": {}, "static": {"max_cache_len": 32}, "offloaded": {}, "offl
 def test_every_public_class_is_in_the_catalog():
     classes = {entry.cache_class for entry in (*catalog.ENTRIES.values(), *catalog.OTHERS.values())}
     public = {value for name in kvcache.__all__ if isinstance(value := getattr(kvcache, name), type) and name.endswith("Cache")}
-    assert classes == public - {kvcache.Cache} and set(catalog.OTHERS) == {"quanto", "hqq", "encoder_decoder"}
+    assert classes == public - {kvcache.Cache} and set(catalog.OTHERS) == {"quanto", "hqq"}
     assert all(entry.cache_class.name == name for name, entry in (catalog.ENTRIES | catalog.OTHERS).items())
 
 

@@ -85,6 +85,34 @@ def make_model(kind: str = "llama", tokenizer: PreTrainedTokenizerFast | None = 
     return wrap(f"tiny-{kind}", model, tokenizer)
 
 
+READERS = {
+    "umt5": ("UMT5", dict(d_kv=16, d_ff=96, num_heads=4, num_layers=1, num_decoder_layers=3, feed_forward_proj="gated-silu")),
+    "bart": ("Bart", dict(encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96,
+                          max_position_embeddings=512, forced_eos_token_id=None)),
+}  # fmt: skip
+
+
+def make_reader(kind: str = "umt5", tokenizer: PreTrainedTokenizerFast | None = None, start: int = 1, **changes) -> LoadedModel:
+    """A random encoder-decoder; its decoder begins, as chats do, with <|im_start|>, or with the token `start`."""
+    tokenizer = tokenizer or make_tokenizer()
+    name, own = READERS[kind]
+    ids = dict(vocab_size=len(tokenizer), pad_token_id=0, bos_token_id=None, eos_token_id=2, decoder_start_token_id=start)
+    torch.manual_seed(7)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(getattr(transformers, f"{name}Config")(d_model=64, **ids, **own, **changes)).eval()
+    with torch.no_grad():
+        for where, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed" not in where and "shared" not in where and "bias" not in where:
+                parameter.mul_(3.0 if kind == "umt5" else 8.0)
+        model.get_output_embeddings().weight[2] = 0.0
+    return wrap(f"tiny-{kind}", model, tokenizer)
+
+
+@cache
+def reader(kind: str = "umt5") -> LoadedModel:
+    """The same encoder-decoder for every test that only reads it."""
+    return make_reader(kind)
+
+
 @cache
 def tiny(kind: str = "llama") -> LoadedModel:
     """The same model for every test that only reads it."""

@@ -11,7 +11,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
-from ..cache import Cache, decoder_config, is_bounded
+from ..cache import Cache, crop_floor_of, decoder_config, is_bounded
 from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
@@ -75,6 +75,16 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     def tokens_seen(self) -> int:
         """Tokens of the decoder's own seen."""
         return int(self.self_attention_cache.get_seq_length())
+
+    @property
+    def crop_floor(self) -> int:
+        """Smallest number of the decoder's tokens that `crop` can go back to now."""
+        return max((crop_floor_of(layer) for layer in self.self_attention_cache.layers), default=0)
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        """(fate, count) of the decoder's tokens, from the oldest to the newest seen."""
+        own, seen = self.self_attention_cache, self.tokens_seen
+        return own.token_fates() if hasattr(own, "token_fates") else [("full", seen)] * bool(seen)
 
     def update(self, *args, **kwargs):
         """Raises NotImplementedError: keys and values of the decoder's go to one side, the encoder's to the other."""
@@ -270,15 +280,28 @@ OWN = {each.ENTRY.name: each.ENTRY for each in (dynamic, static, hybrid, offload
 class PairEntry(Entry):
     """An entry for two caches: `self_cache` names that of self-attention, and its parameters are taken beside."""
 
+    def fits_alone(self, config) -> str | None:
+        return self.fits(config)
+
     def fits(self, config) -> str | None:
         whole = getattr(config, "config", config)
-        if not getattr(whole, "is_encoder_decoder", False):
+        reason = super().fits(config)
+        if reason is None and not getattr(whole, "is_encoder_decoder", False):
             return f"{whole.model_type} has no encoder whose output would be kept; 'dynamic' keeps what it needs"
-        return super().fits(config)
+        return reason
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Parameter]:
         choice = self.parameters[0]
         return {**super().known(values), **OWN[choice.check(values.get(choice.name, choice.default))].known(values)}
+
+
+def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict[Any, str]:
+    """The caches that do not do for this model's decoder; of the chosen one's own choices, those that it would not take."""
+    if parameter == "self_cache":
+        reasons = {name: own.unavailable() or own.fits(config) for name, own in OWN.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
+    own = OWN[values["self_cache"]]
+    return own.choice_reasons(parameter, config, {**own.defaults(), **values})
 
 
 def _broken(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
@@ -299,8 +322,8 @@ ENTRY = PairEntry(
     cache_class=EncoderDecoderCache,
     make=_make,
     parameters=(Parameter("self_cache", "Decoder's cache", "choice", "dynamic", "What keeps the decoder's own tokens; its parameters go beside.", choices=tuple(OWN)),),
-    offered=False,
     broken=_broken,
+    choice_reasons=_choice_reasons,
     verify=lambda model, cache: OWN[cache.self_attention_cache.name].verify(model, cache.self_attention_cache),
     label=lambda self_cache, **parameters: f"Encoder-decoder, {OWN[self_cache].describe(**parameters)}",
 )
