@@ -1,5 +1,7 @@
 """The shape of a catalog entry: a cache as data, from which forms, reasons, tables and tests are made."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +98,7 @@ class Entry:
     `make(config, **parameters)` builds it; `misfit(config)` says in a sentence why it does not suit a model, or None;
     `broken(config, parameters)` says which combination of values cannot be, or None; `missing()` why it cannot run here;
     `verify(model, cache)` checks a new cache against the model itself and raises ValueError.
+    `parts`: the caches of which the first parameter chooses one that this is made of; its parameters are taken beside.
     `can`: which of OPERATIONS it does right; the others it refuses with a sentence. Tested both ways.
     """
 
@@ -115,6 +118,7 @@ class Entry:
     missing: Callable[[], str | None] = lambda: None
     choice_reasons: Callable[[str, PreTrainedConfig, Mapping[str, Any]], dict[Any, str]] = lambda name, config, values: {}
     verify: Callable[[Any, Cache], None] = lambda model, cache: None
+    parts: Mapping[str, Entry] = field(default_factory=dict)  # other caches, of which the first parameter names the one it is made of
     label: Callable[..., str] | None = field(default=None)
 
     def fits(self, config) -> str | None:

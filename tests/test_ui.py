@@ -4,10 +4,11 @@ import csv
 import io
 import json
 import threading
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
-from tiny_chat import tiny
+from tiny_chat import make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
@@ -24,21 +25,30 @@ WORDS = "The keeper counts the ships and remembers the code. "
 REPLY = {"max_new_tokens": 6}
 SMALL = {"dynamic": {}, "static": {"max_cache_len": 512}, "sliding_window": {"window_length": 32}, "sink": {"window_length": 32},
          "quantized": {"nbits": 4, "q_group_size": 32, "residual_length": 8}}
+PAIRS = [("encoder_decoder", {"self_cache": "dynamic"}), ("encoder_decoder", {"self_cache": "static", "max_cache_len": 512}),
+         ("encoder_decoder", {"self_cache": "quantized", "nbits": 2, "q_group_size": 32, "residual_length": 8})]
+TEXT = "The keeper is called Bram and the code is 395."
 
 
 @pytest.fixture(autouse=True)
 def one_tiny_model(monkeypatch):
-    """Every model asked for is the tiny one, except one that cannot be had."""
+    """Every model asked for is the tiny one, except those with an encoder and one that cannot be had."""
     def load(model_id="tiny", *arguments, **options):
         if model_id == "no/such-model":
             raise models.ModelError("The hub has no public model 'no/such-model': check the spelling.")
-        return tiny("llama")
+        return {"reader": reader, "answerer": answerer}.get(model_id, tiny)()
 
     monkeypatch.setattr(models, "load", load)
 
 
 def settings(cache="dynamic", parameters=None, model="tiny", system="", **sampling):
     return Settings(model, cache, SMALL[cache] if parameters is None else parameters, system, REPLY | sampling)
+
+
+@cache
+def answerer():
+    """An encoder-decoder that takes each message by itself."""
+    return make_reader(tokenizer=make_tokenizer(None), start=0)
 
 
 def snapshot(seen, layers=4, held=None, reserved=100):
@@ -109,7 +119,7 @@ def test_a_cache_that_does_not_fit_is_marked_and_its_note_gives_the_reason():
 def test_choices_that_can_not_be_taken_are_greyed_out_with_the_reason():
     parameter = SimpleNamespace(name="nbits", label="Bits", kind="choice", choices=(8, 3, 1))
     entry = SimpleNamespace(name="q", title="Q", summary="s.", parameters=(parameter,), unavailable=lambda: None,
-                            fits=lambda config: None, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
+                            fits_alone=lambda config: None, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
     note = forms.note_html(entry, object(), "f")
     assert "#f-q-nbits label:nth-of-type(2), #f-q-nbits label:nth-of-type(3)" in note
     assert "Bits 3, 1: no &lt;3&gt;" in note
@@ -509,3 +519,79 @@ def test_the_page_builds_and_names_only_its_three_endpoints():
 def test_labels_of_turns_never_overlap():
     assert charts.labelled_turns([0, 26, 224, 241], 257) == [(26, 2), (224, 3)]
     assert len(charts.labelled_turns(list(range(0, 1000, 10)), 1000)) <= 8
+
+
+# -- models with an encoder --------------------------------------------------------------------------------------
+
+def test_a_pair_shows_and_reads_the_settings_of_the_cache_it_is_made_of():
+    form = built_form("encoder_decoder")
+    values = {form.cache: "encoder_decoder"} | {widget: widget.value for widget in form.widgets.values()}
+    assert form.read(values) == ("encoder_decoder", {"self_cache": "dynamic"})
+    name, parameters = form.read(values | {form.choosers["encoder_decoder"]: "static"})
+    assert parameters == {"self_cache": "static", **kvcache.ENTRIES["static"].defaults()}
+    assert kvcache.create(name, reader().model, **parameters)
+    assert {part for _, part in form.parts} == set(kvcache.ENTRIES["encoder_decoder"].parameters[0].choices)
+    ids = [widget.elem_id for widget in form.widgets.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back():
+    form = built_form("quantized")
+    shown = form.refit("quantized", reader().config)
+    assert shown[form.cache]["value"] == "encoder_decoder" and shown[form.choosers["encoder_decoder"]] == "quantized"
+    assert [name for name, group in form.groups.items() if shown[group]["visible"]] == ["encoder_decoder"]
+    assert form.choosers["encoder_decoder"] not in form.refit("sink", reader().config)
+    assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "dynamic"
+    assert form.refit("sink", tiny().config)[form.cache]["value"] == "sink"
+    assert "umt5 biases by the distance" in shown[form.note]
+
+
+def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders_tokens(tab):
+    session, wanted = Session("s"), settings("encoder_decoder", {}, "reader", TEXT)
+    last = turn(tab, session, WORDS, wanted)[-1]
+    bars = json.loads(last[tab.memory])
+    assert bars["figure"]["data"][0]["y"] == ["self 0", "self 1", "self 2", "cross 0", "cross 1", "cross 2"]
+    assert "are cross-attention's, for the text that the encoder read" in bars["sentence"]
+    seen, heard = session.conversation.cache.tokens_seen, len(session.conversation.heard_ids)
+    line = json.loads(last[tab.history])["line"]
+    assert f"seen <b>{seen}</b>" in line and f"held <b>{seen}</b>" in line and f"of the text <b>{heard}</b>" in line and "(1.0x)" in line
+    assert f"full precision <b>{seen}</b>" in last[tab.fates] and f"the encoder read {heard} tokens" in last[tab.chatbot][-1]["content"]
+
+
+def test_another_text_begins_anew_and_says_so():
+    session, wanted = Session("s"), settings("encoder_decoder", {}, "reader", TEXT)
+    say(session, WORDS, wanted)
+    other = settings("encoder_decoder", {}, "reader", "A fox met a crow.")
+    assert session.prepare(other).startswith("Changed the text: the messages stay")
+    assert say(session, "and then", other).reused == 0
+
+
+def test_the_forecast_for_a_model_with_an_encoder_counts_its_text_apart():
+    table = view.prediction("encoder_decoder", PAIRS[1][1], reader())
+    assert "Encoder-decoder, Static 512" in table and "Beside them 1.54 kB for each token that the encoder reads." in table
+    assert "dynamic: umt5 has an encoder" in view.prediction("dynamic", {}, reader())
+
+
+@pytest.mark.parametrize("model", ["reader", "answerer"])
+def test_pairs_are_compared_on_what_their_encoder_read(model):
+    comparison = Comparison(wanted_columns(model, TEXT, REPLY, PAIRS))
+    for text in (WORDS, "and then", "why?"):
+        list(comparison.ask(text))
+        list(drift.measure(comparison))
+    first, static, rounded = comparison.rows()
+    assert static["agreement"] == 1.0 and static["mean_kl"] < 1e-6
+    assert first["times_smaller_than_dynamic"] == 1.0 and comparison.heard == comparison.columns[0].conversation.heard_ids
+    if model == "reader":
+        assert rounded["mean_kl"] > 0 and rounded["times_smaller_than_dynamic"] > 1.3
+    assert json.loads(compare_view.chart_value(comparison))["figure"]["data"][-1]["y"][-1] == first["used_nbytes"]
+
+
+def test_a_column_that_is_no_pair_is_refused_with_what_would_do():
+    with pytest.raises(ValueError, match="Cache 1: dynamic: umt5 has an encoder.*'encoder_decoder' takes this cache"):
+        Comparison(wanted_columns("reader", "", {}, [("dynamic", {}), ("sink", {})]))
+
+
+def test_the_page_says_what_the_encoder_reads():
+    assert events.system_words(reader())["label"] == "Text to read"
+    assert events.system_words(answerer()) == events.system_words(tiny()) == layout.SYSTEM_PROMPT
+    assert "Each message is answered by itself" in events.about(answerer()) and events.about(reader()) == events.about(tiny()) == ""

@@ -41,15 +41,21 @@ def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
 def memory_figure(snapshot) -> dict:
     """Horizontal stacked bars, one per layer, one colour per kind of byte; layer 0 on top."""
     layers = [layer.as_dict() for layer in snapshot.layers]
-    names = [f"layer {i}" for i in range(len(layers))]
+    names = layer_names(snapshot)
     kinds = [k for k in KINDS if k not in RARE_KINDS or any(layer[k] for layer in layers)]
     data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
     if len(layers) <= MAX_LABELLED_LAYERS:
         data.append(_totals([sum(layer.values()) for layer in layers], names))
-    layout = _memory_layout(len(layers))
+    layout = _memory_layout(names)
     if not snapshot.total:
         layout["xaxis"]["range"] = [0, 1000]
     return {"data": data, "layout": layout}
+
+
+def layer_names(snapshot) -> list[str]:
+    """"layer 0", "layer 1", ...; with an encoder "self 0", ... for the decoder's own tokens and "cross 0", ... for what the encoder gave."""
+    own = len(snapshot.layers) - snapshot.cross
+    return [f"{'self' if snapshot.cross else 'layer'} {i}" for i in range(own)] + [f"cross {i}" for i in range(snapshot.cross)]
 
 
 def _kind_bars(kind: str, nbytes: list[int], names: list[str]) -> dict:
@@ -68,7 +74,8 @@ def _totals(nbytes: list[int], names: list[str]) -> dict:
     }
 
 
-def _memory_layout(count: int) -> dict:
+def _memory_layout(names: Sequence[str]) -> dict:
+    count = len(names)
     step = max(1, -(-count // MAX_LABELLED_LAYERS))
     ticks = list(range(0, count, step))
     return {
@@ -76,7 +83,7 @@ def _memory_layout(count: int) -> dict:
         "margin": {"l": 58, "r": 58 if count <= MAX_LABELLED_LAYERS else 14, "t": 6, "b": 26},
         "xaxis": {"tickformat": "~s", "ticksuffix": "B", "nticks": 5, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "tickmode": "array", "tickvals": ticks,
-                  "ticktext": [f"layer {i}" for i in ticks], "showgrid": False, "fixedrange": True},
+                  "ticktext": [names[i] for i in ticks], "showgrid": False, "fixedrange": True},
     }
 
 
@@ -223,13 +230,17 @@ def memory_words(snapshot) -> str:
     """The memory chart as a sentence for people who cannot see it."""
     by_kind = {kind: sum(layer.as_dict()[kind] for layer in snapshot.layers) for kind in KINDS}
     parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in by_kind.items() if n)
-    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".")
+    cross = sum(layer.total for layer in snapshot.layers[len(snapshot.layers) - snapshot.cross:])
+    text = f" Of these, {human_bytes(cross)} are cross-attention's, for the text that the encoder read." if snapshot.cross else ""
+    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".") + text
 
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,
                  capacity: int | None = None) -> list[tuple[str, str]]:
     """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved, and Dynamic's."""
     facts = [("seen", f"{snapshot.seen:,}"), ("held", f"{snapshot.held:,}")]
+    if snapshot.cross:
+        facts.append(("of the text", f"{snapshot.held_by_layer[-1]:,}"))
     if window:
         facts.append(("window", f"{window:,}"))
     if capacity:

@@ -10,7 +10,7 @@ from kvcache import catalog, models
 from kvcache.conversation import Conversation
 from kvcache.engine import Done, Stats, Token
 from kvcache.measure import first_divergence
-from kvcache.memory import Snapshot, take_snapshot
+from kvcache.memory import Snapshot, heard_by, take_snapshot
 
 from .charts import History, decimate, used_nbytes
 from .state import Settings, sampling_of
@@ -24,6 +24,7 @@ class Turn:
     expects: str = ""  # what a cache that remembers would say; "" where there is nothing to check
     tokens: list[tuple[int, str]] = field(default_factory=list)
     all_ids: list[int] = field(default_factory=list)  # the conversation's ids when the reply was over
+    heard_ids: list[int] = field(default_factory=list)  # what the encoder, where there is one, had read
     stats: Stats | None = None
 
     @property
@@ -63,7 +64,7 @@ class Column:
             turn.tokens.append((event.id, event.text))
         elif isinstance(event, Done):
             turn.stats = event.stats
-            turn.all_ids = self.conversation.ids
+            turn.all_ids, turn.heard_ids = self.conversation.ids, self.conversation.heard_ids
             if event.text and turn.tokens:
                 last, piece = turn.tokens[-1]
                 turn.tokens[-1] = (last, piece + event.text)
@@ -80,6 +81,7 @@ class Comparison:
         self._number_twins()
         self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
         self.forced = 0  # tokens they have seen
+        self.heard: list[int] = []  # what their encoder has read
         self.parting: dict[str, Any] | None = None  # where a column first differed, and what both expected there
 
     def _column(self, n: int, settings: Settings) -> Column:
@@ -162,7 +164,7 @@ class Comparison:
 
     def _row(self, column: Column) -> dict[str, Any]:
         snapshot = column.snapshot or take_snapshot(column.conversation.cache)
-        dynamic = dynamic_nbytes(self.loaded)(snapshot.seen)
+        dynamic = dynamic_nbytes(self.loaded, heard_by(column.conversation.cache))(snapshot.seen)
         stats = column.turns[-1].stats if column.turns else None
         checks = [turn.remembered for turn in column.turns if turn.remembered is not None]
         return {

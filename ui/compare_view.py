@@ -121,7 +121,7 @@ def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
 # -- chart and files ---------------------------------------------------------------------------------------------
 
 def chart_value(comparison: Comparison) -> str:
-    figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded))
+    figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, len(comparison.heard)))
     sizes = ", ".join(f"{column.label} {human_bytes(column.snapshot.total)}" for column in comparison.columns if column.snapshot)
     return fragments.chart_value(figure, f"Bytes at the end: {sizes}.")
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kvcache import catalog
+from kvcache.engine import hear
 from kvcache.measure import kl_divergence, teacher_forced
 
 from .compare import Comparison
@@ -23,10 +24,11 @@ TOP_TOKENS = 5
 def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iterator[float]:
     """Measure the last turn; yields the fraction done. Sets `kl` of every column and, at the first parting, `parting`."""
     turn = comparison.columns[0].turns[-1]
+    if not comparison.shadows or turn.heard_ids != comparison.heard:
+        comparison.forced, comparison.heard = 0, turn.heard_ids
+        comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
     prompt_end = len(turn.all_ids) - len(turn.ids)
     prompt, seen = turn.all_ids[comparison.forced:prompt_end], comparison.forced
-    if not comparison.shadows:
-        comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
     for start in range(0, len(turn.ids), SLICE):
         if stop is not None and stop.is_set():
             comparison.broken = True
@@ -40,7 +42,10 @@ def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iter
 
 def _fresh_cache(comparison: Comparison, n: int) -> Any:
     settings = comparison.columns[n].settings
-    return catalog.create(settings.cache, comparison.loaded.model, **settings.parameters)
+    cache = catalog.create(settings.cache, comparison.loaded.model, **settings.parameters)
+    if comparison.heard:
+        hear(comparison.loaded, cache, comparison.heard)
+    return cache
 
 
 def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence[int], seen_ids: Sequence[int], start: int) -> None:

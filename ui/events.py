@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import gradio as gr
 
 from kvcache import models
+from kvcache.conversation import chats
 from kvcache.engine import Done
 from kvcache.memory import take_snapshot
 
 from . import fates, fragments, layout, view
+from .forms import CacheForm
 from .layout import ChatTab
 from .pump import batches
 from .state import Registry, Session, Settings
@@ -136,8 +138,8 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
-def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks) -> None:
-    """Connect the widgets of the Chat tab to one session per browser tab."""
+def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
+    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here."""
     painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
     compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private"}
@@ -187,8 +189,18 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     tab.undo.click(undo, None, painted, **compute)
     tab.clear.click(clear, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)
-    wire_setup(tab, header, registry, page)
+    wire_setup(tab, header, registry, page, forms)
     page.unload(gone)
+
+
+def about(loaded) -> str:
+    """What a visitor should know about this kind of model before talking to it."""
+    alone = "Each message is answered by itself: the encoder of this model reads one at a time, and the decoder answers it."
+    return "" if chats(loaded) else fragments.notice(alone, "info")
+
+
+def system_words(loaded) -> dict[str, str]:
+    return layout.TEXT_TO_READ if loaded.is_encoder_decoder and chats(loaded) else layout.SYSTEM_PROMPT
 
 
 def _empty_charts(tab: ChatTab, session: Session) -> dict:
@@ -199,10 +211,11 @@ def _empty_charts(tab: ChatTab, session: Session) -> dict:
     return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
 
 
-def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks) -> None:
+def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
     """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
     quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     inputs = {tab.model} | tab.form.inputs
+    menus = {form.cache for form in forms}
 
     def forecast(values) -> dict:
         cache, parameters = tab.form.read(values)
@@ -223,23 +236,30 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         except models.ModelError as error:
             before = session.settings.model if session.settings else models.DEFAULT
             return {tab.model_note: fragments.notice(str(error), "error"), tab.model: before}
-        return {tab.model_note: "", header: layout.header_html(view.model_status(loaded)),
-                **tab.form.refit(name, loaded.config), **forecast(values)}
+        shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
+                 **tab.form.refit(name, loaded.config), **forecast(values | {tab.form.cache: tab.form.fitting(name, loaded.config)})}
+        for form in forms:
+            shown |= form.refit(values[form.cache], loaded.config)
+        return shown
 
     def arrived(values, request: gr.Request, progress=gr.Progress()):
         shown = model_changed(values, request, progress)
         session = registry.get(key_of(request))
+        if tab.form.cache in shown:
+            values = values | {tab.form.cache: shown[tab.form.cache]["value"]}
         try:
             session.prepare(read_settings(tab, values))
         except ValueError:
             return shown
         return shown | _empty_charts(tab, session)
 
-    model_outputs = [tab.model, tab.model_note, header, tab.predicted, *tab.form.outputs]
+    model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    tab.model.input(model_changed, inputs, model_outputs, **load)
-    page.load(arrived, tab.settings, [*model_outputs, tab.memory, tab.history], **load)
+    tab.model.input(model_changed, inputs | menus, model_outputs, **load)
+    page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
+    for form in (tab.form, *forms):
+        form.wire_parts()
     gr.on([widget.change for widget in tab.form.widgets.values()], parameters_changed, inputs, tab.predicted,
           trigger_mode="always_last", **quick)

@@ -16,7 +16,7 @@ MAX_SLIDER_STEPS = 1024
 
 def why_not(entry, config) -> str | None:
     """None where the cache can be built for this model here, else the reason in one sentence."""
-    return entry.unavailable() or (entry.fits(config) if config is not None else None)
+    return entry.unavailable() or (entry.fits_alone(config) if config is not None else None)
 
 
 def cache_choices(entries: Mapping[str, Any], config=None) -> list[tuple[str, str]]:
@@ -82,21 +82,26 @@ def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:
     return f"<style>{labels} {{ opacity: .45; text-decoration: line-through; }}</style>"
 
 
-def widget_id(form_id: str, cache: str, parameter: str) -> str:
-    return f"{form_id}-{cache}-{parameter}".replace("_", "-")
+def widget_id(form_id: str, *names: str) -> str:
+    return "-".join((form_id, *names)).replace("_", "-")
 
 
 # -- widgets -----------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class CacheForm:
-    """A cache dropdown, its note, and one group of parameter widgets per catalog entry, of which one group shows."""
+    """A cache dropdown, its note, and one group of parameter widgets per catalog entry, of which one group shows.
+
+    An entry that is made of another one has a group for each of these, too, of which one shows. `widgets` is by
+    (cache, parameter) and (cache, part, parameter).
+    """
     form_id: str
     entries: Mapping[str, Any]
     cache: gr.Dropdown
     note: gr.HTML
     groups: dict[str, gr.Column]
-    widgets: dict[tuple[str, str], gr.components.Component]
+    parts: dict[tuple[str, str], gr.Column]
+    widgets: dict[tuple[str, ...], gr.components.Component]
 
     @property
     def inputs(self) -> set:
@@ -105,22 +110,47 @@ class CacheForm:
 
     @property
     def outputs(self) -> list:
-        return [self.cache, self.note, *self.groups.values()]
+        return [self.cache, self.note, *self.groups.values(), *self.choosers.values()]
+
+    @property
+    def choosers(self) -> dict[str, gr.Radio]:
+        """By cache, the widget that chooses the part it is made of."""
+        return {name: self.widgets[name, self.entries[name].parameters[0].name] for name, _ in self.parts}
 
     def read(self, values: Mapping) -> tuple[str, dict[str, Any]]:
         """(cache name, its parameters as typed); not yet checked."""
         name = values[self.cache]
-        return name, {parameter: values[widget] for (cache, parameter), widget in self.widgets.items() if cache == name}
+        chooser = self.choosers.get(name)
+        groups = [(name,), (name, values[chooser])] if chooser else [(name,)]
+        return name, {key[-1]: values[widget] for key, widget in self.widgets.items() if key[:-1] in groups}
 
     def chosen(self, name: str, config) -> dict:
         """Updates after another cache was picked."""
         updates = {group: gr.update(visible=cache == name) for cache, group in self.groups.items()}
         return {self.note: note_html(self.entries[name], config, self.form_id), **updates}
 
+    def fitting(self, name: str, config) -> str:
+        """The cache of that name if it can be had for this model, else the first that can."""
+        return next((each for each in (name, *self.entries) if not why_not(self.entries[each], config)), name)
+
     def refit(self, name: str, config) -> dict:
-        """Updates after another model was loaded: which caches and choices fit it."""
-        choices = gr.update(choices=cache_choices(self.entries, config))
-        return {self.cache: choices, self.note: note_html(self.entries[name], config, self.form_id)}
+        """Updates after another model was loaded: which caches and choices fit it, and one that does in place of one that does not.
+
+        A cache that is made of others takes the former one for its part, where it can.
+        """
+        new = self.fitting(name, config)
+        updates = self.chosen(new, config) | {self.cache: gr.update(choices=cache_choices(self.entries, config), value=new)}
+        entry = self.entries[new]
+        if new != name and name in entry.parts and name not in disabled(entry, entry.parameters[0], config):
+            updates[self.choosers[new]] = name
+        return updates
+
+    def wire_parts(self) -> None:
+        """Show the settings of the part that was chosen, of every cache that is made of others."""
+        for name, chooser in self.choosers.items():
+            columns = {part: column for (cache, part), column in self.parts.items() if cache == name}
+            chooser.change(lambda chosen, parts=tuple(columns): [gr.update(visible=part == chosen) for part in parts], chooser, [*columns.values()],
+                           queue=False, show_progress="hidden", api_visibility="private")
 
 
 def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label: str = "Cache",
@@ -129,30 +159,35 @@ def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label:
     parameters behind a heading."""
     cache = gr.Dropdown(cache_choices(entries), value=default, label=label, elem_id=f"{form_id}-cache", filterable=False)
     note = gr.HTML(note_html(entries[default], None, form_id), elem_classes="kv-note")
-    groups, widgets = {}, {}
+    groups, parts, widgets = {}, {}, {}
     with gr.Accordion("Settings", open=False) if folded else nullcontext():
         for name, entry in entries.items():
             with gr.Column(visible=name == default, elem_classes="kv-params") as groups[name]:
                 given = values or {} if name == default else {}
                 widgets |= _parameter_widgets(entry, form_id, given)
+                for part, own in entry.parts.items():
+                    with gr.Column(visible=part == entry.parameters[0].default, elem_classes="kv-params") as parts[name, part]:
+                        widgets |= _parameter_widgets(own, form_id, {}, name)
                 if folded and not entry.parameters:
                     gr.HTML('<p class="kv-quiet">Nothing to set.</p>')
-    return CacheForm(form_id, entries, cache, note, groups, widgets)
+    return CacheForm(form_id, entries, cache, note, groups, parts, widgets)
 
 
-def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any]) -> dict:
-    return {(entry.name, parameter.name): parameter_widget(parameter, given.get(parameter.name, parameter.default),
-                                                           widget_id(form_id, entry.name, parameter.name))
-            for parameter in entry.parameters}
+def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any], *whole: str) -> dict:
+    """Widgets of an entry's parameters, or of those it has as a part of the entry called `whole`."""
+    keys = {parameter: (*whole, entry.name, parameter.name) for parameter in entry.parameters}
+    titles = {part: own.title for part, own in entry.parts.items()}
+    return {key: parameter_widget(parameter, given.get(parameter.name, parameter.default), widget_id(form_id, *key), titles)
+            for parameter, key in keys.items()}
 
 
-def parameter_widget(parameter, value, elem_id: str) -> gr.components.Component:
+def parameter_widget(parameter, value, elem_id: str, titles: Mapping[str, str]) -> gr.components.Component:
     """One widget for one parameter; ranges are checked by the catalog, so that its sentence is what people read."""
     common = {"value": value, "label": parameter.label, "info": info_text(parameter), "elem_id": elem_id}
     if parameter.kind == "bool":
         return gr.Checkbox(**common)
     if parameter.kind == "choice":
-        return gr.Radio(choices=[(str(choice), choice) for choice in parameter.choices], **common)
+        return gr.Radio(choices=[(titles.get(choice, str(choice)), choice) for choice in parameter.choices], **common)
     if is_slider(parameter):
         return gr.Slider(minimum=parameter.minimum, maximum=parameter.maximum, step=parameter.step, **common)
     return gr.Number(precision=0, step=parameter.step or 1, **common)

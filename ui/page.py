@@ -38,7 +38,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 measured = separation.read()
                 of_caches = recall.chart_value(measured) if measured else None
                 layout.learn_tab(lead_html(), cards_html(ENTRIES), of_caches, recall.chart_value(recall.of_models(evaluate.shipped())))
-        wire_chat(chat, header, registry, page)
+        wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
         wire_api(registry)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvcache import models
-from kvcache.conversation import Conversation
+from kvcache.conversation import Conversation, chats
 from kvcache.engine import Sampling
 from kvcache.memory import take_snapshot
 
@@ -59,7 +59,7 @@ class Session:
         messages = self.conversation.messages if self.conversation else []
         stats = self.stats
         conversation = self._on_new_cache(loaded, wanted, messages)
-        sentence = self._what_changed(wanted) if messages else ""
+        sentence = self._what_changed(wanted, loaded) if messages else ""
         self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, History()
         return sentence
 
@@ -71,8 +71,9 @@ class Session:
             return conversation
         return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted))
 
-    def _what_changed(self, wanted: Settings) -> str:
-        names = {"model": "model", "cache": "cache", "parameters": "cache's parameters", "system": "system prompt"}
+    def _what_changed(self, wanted: Settings, loaded) -> str:
+        system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
+        names = {"model": "model", "cache": "cache", "parameters": "cache's parameters", "system": system}
         changed = [words for name, words in names.items() if getattr(self.settings, name) != getattr(wanted, name)]
         if "cache" in changed and "cache's parameters" in changed:
             changed.remove("cache's parameters")

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvcache import catalog
 from kvcache.engine import Done, Prefill, Stats, Token
-from kvcache.memory import Snapshot
+from kvcache.memory import Snapshot, heard_by
 
 from . import charts, fates, fragments
 from .charts import human_bytes
@@ -90,14 +90,21 @@ def ending(reply: Reply) -> str:
 
 # -- charts ------------------------------------------------------------------------------------------------------
 
-def dynamic_nbytes(loaded) -> Any:
-    """A function: tokens -> bytes that a DynamicCache would use for them on this model."""
-    return lambda tokens: _dynamic_nbytes(loaded.config, loaded.dtype, tokens)
+def dynamic_nbytes(loaded, source_tokens: int = 0) -> Any:
+    """A function: tokens -> bytes that a DynamicCache would use for them on this model, and for the text that its encoder read."""
+    return lambda tokens: _dynamic_nbytes(loaded.config, loaded.dtype, tokens, source_tokens)
 
 
 @lru_cache(maxsize=4096)
-def _cached_dynamic(key, dtype, tokens: int) -> int:
-    return catalog.predict_memory("dynamic", key.config, tokens, dtype=dtype).used
+def _cached_dynamic(key, dtype, tokens: int, source_tokens: int) -> int:
+    name = "encoder_decoder" if key.config.is_encoder_decoder else "dynamic"
+    return predict(name, key.config, dtype, tokens, source_tokens)
+
+
+def predict(name: str, config, dtype, tokens: int, source_tokens: int = 0, **parameters) -> int:
+    """Bytes in use that the catalog predicts, with an encoder those for the text it read too. Raises ValueError as it does."""
+    beside = {"source_tokens": source_tokens} if config.is_encoder_decoder else {}
+    return catalog.predict_memory(name, config, tokens, dtype=dtype, **beside, **parameters).used
 
 
 class _ById:
@@ -113,11 +120,11 @@ class _ById:
         return self.config is other.config
 
 
-def _dynamic_nbytes(config, dtype, tokens: int) -> int:
+def _dynamic_nbytes(config, dtype, tokens: int, source_tokens: int) -> int:
     if tokens <= 0:
         return 0
     try:
-        return _cached_dynamic(_ById(config), dtype, tokens)
+        return _cached_dynamic(_ById(config), dtype, tokens, source_tokens)
     except (ValueError, NotImplementedError):
         return 0
 
@@ -126,15 +133,19 @@ def predicted_nbytes(session: Session, tokens: int) -> int | None:
     """Bytes in use that the catalog predicts for this session's cache, or None where it has no closed form."""
     talk = session.conversation
     try:
-        memory = catalog.predict_memory(talk.cache_name, talk.loaded.config, tokens, dtype=talk.loaded.dtype,
-                                        **talk.parameters)
+        return predict(talk.cache_name, talk.loaded.config, talk.loaded.dtype, tokens, heard_by(talk.cache), **talk.parameters)
     except (ValueError, NotImplementedError):
         return None
-    return memory.used
+
+
+def own_side(cache):
+    """The part of a cache that holds the conversation's tokens: of a pair, the decoder's."""
+    return getattr(cache, "self_attention_cache", cache)
 
 
 def limits(cache) -> dict[str, int | None]:
     """The window or the capacity to mark in the chart."""
+    cache = own_side(cache)
     window = getattr(cache, "window_length", None) if getattr(cache, "bounded", False) else None
     return {"window": window, "capacity": getattr(cache, "capacity", None)}
 
@@ -145,7 +156,7 @@ def memory_chart(snapshot: Snapshot) -> str:
 
 def history_chart(session: Session, snapshot: Snapshot) -> str:
     talk = session.conversation
-    dynamic = dynamic_nbytes(talk.loaded)
+    dynamic = dynamic_nbytes(talk.loaded, heard_by(talk.cache))
     marks = limits(talk.cache)
     figure = charts.history_figure(session.history, dynamic, **marks)
     facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
@@ -163,7 +174,7 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
     """Every token's fate; `pending` tokens were picked and not fed yet."""
     if runs is None:
         return fates.ribbon_html([])
-    return fates.ribbon_html(runs, pending, getattr(session.conversation.cache, "nbits", None))
+    return fates.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "nbits", None))
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------
@@ -171,6 +182,9 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
 def prediction(cache: str, parameters, loaded) -> str:
     """The table "Predicted bytes", or the sentence that says what is wrong with the parameters."""
     entry = catalog.ENTRIES[cache]
+    reason = entry.fits_alone(loaded.config)
+    if reason:
+        return fragments.notice(f"{cache}: {reason}")
     try:
         checked = entry.check(loaded.config, **parameters)
         rows = [_prediction_row(cache, checked, loaded, words, tokens) for words, tokens in LENGTHS]
@@ -178,13 +192,20 @@ def prediction(cache: str, parameters, loaded) -> str:
         return fragments.notice(str(error))
     except NotImplementedError:
         return '<p class="kv-quiet">No closed form predicts the bytes of this cache on this model.</p>'
-    return fragments.prediction_table(entry.describe(**checked), rows)
+    return fragments.prediction_table(entry.describe(**checked), rows) + _text_line(cache, checked, loaded)
+
+
+def _text_line(cache: str, parameters, loaded) -> str:
+    if not loaded.is_encoder_decoder:
+        return ""
+    nbytes = [predict(cache, loaded.config, loaded.dtype, 1, source_tokens, **parameters) for source_tokens in (1, 2)]
+    return f'<p class="kv-quiet">Beside them {human_bytes(nbytes[1] - nbytes[0])} for each token that the encoder reads.</p>'
 
 
 def _prediction_row(cache: str, parameters, loaded, words: str, tokens: int) -> tuple[str, int | None, int]:
     dynamic = dynamic_nbytes(loaded)(tokens)
     try:
-        mine = catalog.predict_memory(cache, loaded.config, tokens, dtype=loaded.dtype, **parameters).used
+        mine = predict(cache, loaded.config, loaded.dtype, tokens, **parameters)
     except ValueError:  # beyond its capacity
         mine = None
     return words, mine, dynamic

@@ -278,7 +278,7 @@ OWN = {each.ENTRY.name: each.ENTRY for each in (dynamic, static, hybrid, offload
 
 @dataclass(frozen=True)
 class PairEntry(Entry):
-    """An entry for two caches: `self_cache` names that of self-attention, and its parameters are taken beside."""
+    """An entry for two caches: `self_cache` names that of self-attention."""
 
     def fits_alone(self, config) -> str | None:
         return self.fits(config)
@@ -324,6 +324,7 @@ ENTRY = PairEntry(
     parameters=(Parameter("self_cache", "Decoder's cache", "choice", "dynamic", "What keeps the decoder's own tokens; its parameters go beside.", choices=tuple(OWN)),),
     broken=_broken,
     choice_reasons=_choice_reasons,
+    parts=OWN,
     verify=lambda model, cache: OWN[cache.self_attention_cache.name].verify(model, cache.self_attention_cache),
     label=lambda self_cache, **parameters: f"Encoder-decoder, {OWN[self_cache].describe(**parameters)}",
 )
