@@ -119,7 +119,7 @@ def test_a_cache_that_does_not_fit_is_marked_and_its_note_gives_the_reason():
 def test_choices_that_can_not_be_taken_are_greyed_out_with_the_reason():
     parameter = SimpleNamespace(name="nbits", label="Bits", kind="choice", choices=(8, 3, 1))
     entry = SimpleNamespace(name="q", title="Q", summary="s.", parameters=(parameter,), unavailable=lambda: None,
-                            fits_alone=lambda config: None, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
+                            fits_alone=lambda config: None, parts={}, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
     note = forms.note_html(entry, object(), "f")
     assert "#f-q-nbits label:nth-of-type(2), #f-q-nbits label:nth-of-type(3)" in note
     assert "Bits 3, 1: no &lt;3&gt;" in note
@@ -543,7 +543,7 @@ def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back()
     assert form.choosers["encoder_decoder"] not in form.refit("sink", reader().config)
     assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "dynamic"
     assert form.refit("sink", tiny().config)[form.cache]["value"] == "sink"
-    assert "umt5 biases by the distance" in shown[form.note]
+    assert "Sliding window: umt5 biases by the distance" in shown[form.note]
 
 
 def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders_tokens(tab):
@@ -568,7 +568,7 @@ def test_another_text_begins_anew_and_says_so():
 
 def test_the_forecast_for_a_model_with_an_encoder_counts_its_text_apart():
     table = view.prediction("encoder_decoder", PAIRS[1][1], reader())
-    assert "Encoder-decoder, Static 512" in table and "Beside them 1.54 kB for each token that the encoder reads." in table
+    assert "Static 512 + cross" in table and "Beside them 1.54 kB for each token that the encoder reads." in table
     assert "dynamic: umt5 has an encoder" in view.prediction("dynamic", {}, reader())
 
 
@@ -583,6 +583,7 @@ def test_pairs_are_compared_on_what_their_encoder_read(model):
     assert first["times_smaller_than_dynamic"] == 1.0 and comparison.heard == comparison.columns[0].conversation.heard_ids
     if model == "reader":
         assert rounded["mean_kl"] > 0 and rounded["times_smaller_than_dynamic"] > 1.3
+    assert rounded["cache"] == "Native 2-bit + cross"
     assert json.loads(compare_view.chart_value(comparison))["figure"]["data"][-1]["y"][-1] == first["used_nbytes"]
 
 

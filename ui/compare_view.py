@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from kvcache.memory import heard_by
+
 from . import charts, fragments
 from .charts import human_bytes
 from .compare import Column, Comparison, Turn
@@ -121,7 +123,7 @@ def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
 # -- chart and files ---------------------------------------------------------------------------------------------
 
 def chart_value(comparison: Comparison) -> str:
-    figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, len(comparison.heard)))
+    figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, heard_by(comparison.columns[0].conversation.cache)))
     sizes = ", ".join(f"{column.label} {human_bytes(column.snapshot.total)}" for column in comparison.columns if column.snapshot)
     return fragments.chart_value(figure, f"Bytes at the end: {sizes}.")
 

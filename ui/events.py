@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import gradio as gr
 
@@ -199,7 +200,7 @@ def about(loaded) -> str:
     return "" if chats(loaded) else fragments.notice(alone, "info")
 
 
-def system_words(loaded) -> dict[str, str]:
+def system_words(loaded) -> dict[str, Any]:
     return layout.TEXT_TO_READ if loaded.is_encoder_decoder and chats(loaded) else layout.SYSTEM_PROMPT
 
 

@@ -64,16 +64,17 @@ def note_html(entry, config, form_id: str) -> str:
         off = disabled(entry, parameter, config)
         if off:
             lines.append(_grey_out(widget_id(form_id, entry.name, parameter.name), parameter, off))
-            lines.append(f'<p class="kv-quiet">{html.escape(reasons_text(parameter, off))}</p>')
+            lines.append(f'<p class="kv-quiet">{html.escape(reasons_text(parameter, off, entry.parts))}</p>')
     return "".join(lines)
 
 
-def reasons_text(parameter, off: Mapping[Any, str]) -> str:
-    """One sentence for all choices that share a reason: "Bits 3, 1: native takes 8, 4 or 2 bits"."""
+def reasons_text(parameter, off: Mapping[Any, str], parts: Mapping[str, Any]) -> str:
+    """One sentence for all choices that share a reason: "Bits 3, 1: native takes 8, 4 or 2 bits"; caches by their titles."""
     by_reason: dict[str, list[str]] = {}
     for choice, why in off.items():
-        by_reason.setdefault(why, []).append(str(choice))
-    return "; ".join(f"{parameter.label} {', '.join(choices)}: {why}" for why, choices in by_reason.items())
+        by_reason.setdefault(why, []).append(parts[choice].title if choice in parts else str(choice))
+    label = "" if parts else f"{parameter.label} "
+    return "; ".join(f"{label}{', '.join(choices)}: {why}" for why, choices in by_reason.items())
 
 
 def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:

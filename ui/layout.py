@@ -21,8 +21,8 @@ EXAMPLES = (
     "Tell me a story about a fox.",
 )
 DEFAULT_SYSTEM = ""
-SYSTEM_PROMPT = {"label": "System prompt", "placeholder": "Optional"}
-TEXT_TO_READ = {"label": "Text to read", "placeholder": "The encoder reads it once; the conversation is about it"}
+SYSTEM_PROMPT = {"label": "System prompt", "placeholder": "Optional", "lines": 1, "max_lines": 4}
+TEXT_TO_READ = {"label": "Text to read", "placeholder": "The encoder reads it once; the conversation is about it", "lines": 3, "max_lines": 10}
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _setup(entries, models, default_model, default_cache) -> dict[str, Any]:
     model_note = gr.HTML(elem_classes="kv-note", elem_id="kv-model-note")
     form = cache_form(entries, "kv-chat-form", default_cache)
     predicted = gr.HTML(elem_id="kv-predicted")
-    system = gr.Textbox(DEFAULT_SYSTEM, lines=1, max_lines=4, elem_id="kv-system", **SYSTEM_PROMPT)
+    system = gr.Textbox(DEFAULT_SYSTEM, elem_id="kv-system", **SYSTEM_PROMPT)
     with gr.Accordion("Sampling", open=False):
         sampling = sampling_form()
     return {"model": model, "model_note": model_note, "form": form, "predicted": predicted, "system": system,

@@ -326,5 +326,5 @@ ENTRY = PairEntry(
     choice_reasons=_choice_reasons,
     parts=OWN,
     verify=lambda model, cache: OWN[cache.self_attention_cache.name].verify(model, cache.self_attention_cache),
-    label=lambda self_cache, **parameters: f"Encoder-decoder, {OWN[self_cache].describe(**parameters)}",
+    label=lambda self_cache, **parameters: f"{OWN[self_cache].describe(**parameters)} + cross",
 )
