@@ -33,9 +33,9 @@ A very small chat model that remembers what it is told in a conversation, made t
 | licence | Apache-2.0 |
 
 ## What it was trained to do
-How well it does it so far is in the table below. {reading}Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, also
-without the noun ("Actually it's orange"), answer what "she", "it" or "there" refer to, and yes-or-no questions, say "You have not told me ..." about things it was never told, {named}tell
-three-sentence stories, make short lists and go on with them, count, add up to 10. It knows nothing of the world and speaks only simple English.
+How well it does it so far is in the table below. {reading}Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, say
+"You have not told me ..." about things it was never told, {named}tell three-sentence stories, make
+short lists, add up to 10. It knows nothing of the world and speaks only simple English.
 
 ## Recall
 Greedy, full cache, float32; values that training never told, always. *trained ways*: told and asked in ways of speaking that training used;
