@@ -131,16 +131,20 @@ def parameters(folder: Path) -> int:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
+COLUMNS = (
+    ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("by hand: recalled", "hand_written", "recalled"),
+    ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
+    ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
+)  # fmt: skip
+
+
 def table(results: dict) -> str:
-    """A Markdown table: a row per distance."""
-    heads = ("tokens between", "questions", "trained ways: recalled", "new ways: recalled", "by hand: recalled", "by hand: declined though told", "never told: declined",
-             "by hand, second set: recalled", "second set, never told: declined")
-    columns = ("trained_ways", "new_ways", "hand_written", "never_told", "verdict", "verdict_never_told")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    """A Markdown table: a row per distance, a column for what was tried."""
+    columns = [column for column in COLUMNS if column[1] in results]
+    lines = [f"| tokens between | questions | {' | '.join(head for head, _, _ in columns)} |", "|---" * (len(columns) + 2) + "|"]
     for distance in results["trained_ways"]:
-        trained, new, hand, never, verdict, verdict_never = cells = [results[name][distance] for name in columns]
-        shares = (trained["recalled"], new["recalled"], hand["recalled"], hand["told but declined"], never["declined"], verdict["recalled"], verdict_never["declined"])
-        lines.append(f"| {int(distance):,} | {' + '.join(str(cell['questions']) for cell in cells)} | {' | '.join(f'{share:.1%}' for share in shares)} |")
+        asked = " + ".join(str(results[name][distance]["questions"]) for name in dict.fromkeys(name for _, name, _ in columns))
+        lines.append(f"| {int(distance):,} | {asked} | {' | '.join(f'{results[name][distance][share]:.1%}' for _, name, share in columns)} |")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from random import Random
 
 import torch
 
+from ..catalog import create
 from . import MODELS, dialogues, environment, hand_written, marks, path, texts
 
 DISTANCES = (128, 512, 1024, 1500)
@@ -92,7 +93,8 @@ def read_replies(model, tokenizer, conversations: list[list[dict[str, str]]], ma
         text = messages[0]["content"] if len(messages) > 1 else ""
         read = tokenizer(texts.source(text), add_special_tokens=False, return_tensors="pt")
         prompt = tokenizer.apply_chat_template(messages[2:] or messages, add_generation_prompt=True, return_dict=False, return_tensors="pt")
-        out = model.generate(**read, decoder_input_ids=prompt, do_sample=False, max_new_tokens=max_new_tokens)
+        cache = create("encoder_decoder", model)  # transformers' own has as many layers as the encoder, and fails
+        out = model.generate(**read, decoder_input_ids=prompt, past_key_values=cache, do_sample=False, max_new_tokens=max_new_tokens)
         found.append(tokenizer.decode(out[0, prompt.shape[1]:], skip_special_tokens=True).strip())
     return found
 
