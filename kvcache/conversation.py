@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import catalog
-from .engine import PREFILL_CHUNK, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
+from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
 from .memory import heard_by
 from .models import LoadedModel
 
@@ -387,11 +387,11 @@ class Conversation:
                         time_to_first_token=stats.time_to_first_token or event.seconds,
                         cache_nbytes=event.snapshot.total,
                     )
-                else:
+                elif isinstance(event, Done):
                     pieces.append(event.text)
                     if not reply_ids:
                         note = _join(note, "stopped before the first token: the message was taken back")
-                    stats = replace(event.stats, note=note)
+                    stats = replace(event.stats, note=_join(note, event.stats.note))
                     event = replace(event, stats=stats)
                     self._keep(plan, pieces, reply_ids, stats)
                     self._writing = None  # whoever hears Done may go on at once

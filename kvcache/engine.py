@@ -25,8 +25,10 @@ from transformers.generation.logits_process import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from . import catalog
 from .memory import Snapshot, heard_by, seen_by, take_snapshot
 from .models import LoadedModel
+from .step import wants_compiled
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
 
@@ -122,6 +124,14 @@ def make_picker(sampling: Sampling, device: torch.device) -> Callable[[Sequence[
 
 
 @dataclass(frozen=True)
+class Compiling:
+    """The step of a single token is compiled before the reply begins; no time or rate counts it. `text` says so."""
+
+    text: str
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
 class Prefill:
     """A chunk of the prompt was read: `done` of `total` new tokens, beside `reused` that the cache already held."""
 
@@ -154,7 +164,7 @@ class Stats:
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
     cache_nbytes: int  # bytes the cache occupies at the end, reserved ones included
-    note: str = ""  # why tokens were recomputed, where there is something to say
+    note: str = ""  # why tokens were recomputed, what was compiled, where there is something to say
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,7 @@ class Done:
     text: str = ""  # what was held back until now: characters that might have begun a stop text
 
 
-Event = Prefill | Token | Done
+Event = Compiling | Prefill | Token | Done
 
 
 class Stopwatch:
@@ -242,19 +252,28 @@ class Detokenizer:
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
 def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
-    """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device."""
+    """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
+
+    A single token takes the compiled step where the cache asks for it and `compile_step` has prepared it.
+    """
+    arguments = _arguments(loaded, cache, ids)
+    with loaded.forward_lock:
+        output = loaded.step(cache, **arguments) if len(ids) == 1 and wants_compiled(cache) else loaded.model(**arguments)
+    return output.logits[0, -1]
+
+
+def _arguments(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> dict[str, Any]:
+    """What `forward` takes to read `ids` on the cache."""
     tokens = "decoder_input_ids" if loaded.is_encoder_decoder else "input_ids"
-    arguments: dict[str, Any] = {loaded.cache_argument: cache, "use_cache": True}
+    arguments: dict[str, Any] = {tokens: torch.tensor([ids], device=loaded.device), loaded.cache_argument: cache, "use_cache": True}  # (1, T)
     if loaded.is_encoder_decoder:
         arguments["encoder_outputs"] = _heard(loaded, cache)
     if loaded.keeps_last_logits:
         arguments["logits_to_keep"] = 1
-    input_ids = torch.tensor([ids], device=loaded.device)  # (1, T)
     if loaded.takes_positions:
         seen = seen_by(cache)
         arguments["position_ids"] = torch.arange(seen, seen + len(ids), device=loaded.device)[None]
-    with loaded.forward_lock:
-        return loaded.model(**{tokens: input_ids}, **arguments).logits[0, -1]
+    return arguments
 
 
 @torch.no_grad()
@@ -287,6 +306,40 @@ def _heard(loaded: LoadedModel, cache: Any) -> BaseModelOutput:
 def _refuse_single(loaded: LoadedModel, cache: Any) -> None:
     if not isinstance(cache, transformers.EncoderDecoderCache):
         raise ValueError(f"{loaded.id} has an encoder and takes an EncoderDecoderCache, got {type(cache).__name__}")
+
+
+SECONDS_A_LAYER = 7  # to compile, measured on one core; a few seconds in all where inductor's own cache has it already
+
+
+def _compiling_words(cache: Any) -> str:
+    seconds = math.ceil(SECONDS_A_LAYER * len(cache.layers) / 10) * 10
+    return f"compiling the decode step: about {seconds} seconds the first time, then at once"
+
+
+@torch.no_grad()
+def compile_step(loaded: LoadedModel, cache: Any, token: int) -> None:
+    """Compile the step of a single token for caches like this one, trying it on `token`; `loaded.step.outcome` says what came of it."""
+
+    def trial(forward: Callable) -> tuple[torch.Tensor, torch.Tensor]:
+        spare = catalog.create(cache.name, loaded.model, **cache.parameters)
+        feed(loaded, spare, [token])
+        expected = feed(loaded, spare, [token])  # eager: nothing is prepared yet
+        spare.reset()
+        feed(loaded, spare, [token])
+        with loaded.forward_lock:
+            return forward(**_arguments(loaded, spare, [token])).logits[0, -1], expected
+
+    loaded.step.prepare(cache, trial)
+
+
+def _compile_note(loaded: LoadedModel, cache: Any, compiled_now: bool) -> str:
+    """What there is to say about compiling under a reply, or ""."""
+    outcome = loaded.step.outcome(cache)
+    if outcome is None:
+        return ""
+    if outcome.failure:
+        return f"decoded eagerly, because torch.compile failed: {outcome.failure}"
+    return f"compiled the decode step in {outcome.seconds:.1f} s, which no rate counts" if compiled_now and outcome.seconds >= 1 else ""
 
 
 def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int) -> Iterator[Sequence[int]]:
@@ -329,6 +382,7 @@ def generate_tokens(
 ) -> Iterator[Event]:
     """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
 
+    Compiling comes first where the cache asks for a compiled step that is not there yet; if that fails, Done's note says why.
     After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
     picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
@@ -363,9 +417,15 @@ def _loop(
     stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
 
     def done(reason: str, text: str = "") -> Done:
-        snapshot = _snapshot(cache, stats)
-        return Done(reason, replace(stats, cache_nbytes=snapshot.total), snapshot, text)
+        snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, compiles)
+        return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
 
+    compiles = loaded.step.awaits(cache) and not _is_set(stop)
+    if compiles:
+        yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
+        watch.pause()
+        compile_step(loaded, cache, new_ids[-1])
+        watch.resume()
     logits = None
     if source_ids and not _is_set(stop):
         hear(loaded, cache, source_ids)

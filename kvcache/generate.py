@@ -18,6 +18,7 @@ from .catalog import create, entry
 from .configs import NBITS, CacheConfig, QuantizedCacheConfig
 from .entry import Entry
 from .padding import refuse_padding
+from .step import wants_compiled
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ def generate(
     if kwargs.get(keyword) is not None:
         raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {keyword}; model.generate takes a cache of yours")
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
+    if wants_compiled(cache):
+        raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
     if not cache.takes_left_padding:
         refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):

@@ -5,20 +5,24 @@ import os
 import torch
 
 from .cache import Cache
-from .catalog import create
+from .catalog import create, entry
 from .files import CacheFileError, fingerprint, read
 
 
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
 
-    Raises CacheFileError on a damaged or tampered file and on one that another model has filled.
+    Raises CacheFileError on a damaged or tampered file and on one that another model has filled. How single tokens are
+    decoded changes nothing that is held: a cache of decode="compiled" opens as "eager" where nothing can be compiled.
     """
     file = read(path)
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} with other weights than this {model.config.model_type}")
-    cache = create(header["cache"], model, **header["parameters"])
+    parameters = dict(header["parameters"])
+    if parameters.get("decode") in entry(header["cache"]).disabled_choices("decode", model):
+        parameters["decode"] = "eager"
+    cache = create(header["cache"], model, **parameters)
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:
         raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")

@@ -31,6 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from . import bundled
 from .cache import layer_types
 from .state import CARRIES, RECURRENT_TYPES
+from .step import CompiledStep
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
 TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
@@ -64,7 +65,7 @@ class LoadedModel:
     """A model ready to generate, with what the token loop has to know about it. Weights are shared: read only.
 
     `context_length` is in tokens, None where the model sets no limit. `cache_argument` is the name under which
-    `forward` takes a cache. `lock` is for callers that want a model to themselves: nothing in `kvcache` takes it.
+    `forward` takes a cache. `step` decodes single tokens, compiled or not. `lock` is for callers that want a model to themselves: nothing in `kvcache` takes it.
     """
 
     id: str
@@ -85,6 +86,10 @@ class LoadedModel:
     title: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     forward_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    step: CompiledStep = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.step = CompiledStep(self.model)
 
     @property
     def has_chat_template(self) -> bool:

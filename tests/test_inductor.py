@@ -1,21 +1,23 @@
-"""A decode step compiled by inductor, which builds C++ on a CPU, gives what it gives without; tests/operations.py tries the
-same on every cache with the eager backend, which finds breaks in the graph and builds nothing."""
-
-import shutil
+"""A decode step compiled by inductor, which builds C++ on a CPU, gives what it gives without; tests/operations.py and
+tests/test_step.py try the same with backends that find breaks in the graph and build nothing."""
 
 import pytest
 import torch
 from architectures import logits_without_cache, model_of, token_ids
+from tiny_chat import make_model
 
 import kvcache
+from kvcache.conversation import Conversation
+from kvcache.engine import Compiling, Sampling
 from kvcache.generate import cache_keyword
+from kvcache.step import why_not_compiled
 
-COMPILER = shutil.which("g++") or shutil.which("clang++")
+needs_compiler = pytest.mark.skipif(why_not_compiled() is not None, reason=str(why_not_compiled()))
 # Name, model, parameters, and the graphs that six tokens come to: Mamba's first step is compiled once more.
 CASES = [("static", "llama", {"max_cache_len": 32}, 1), ("mamba", "mamba", {}, 2)]
 
 
-@pytest.mark.skipif(COMPILER is None, reason="inductor builds C++ on a CPU, and this machine has neither g++ nor clang++")
+@needs_compiler
 @pytest.mark.parametrize("name,architecture,parameters,count", CASES, ids=[case[0] for case in CASES])
 def test_what_inductor_has_compiled_decodes_token_by_token(name, architecture, parameters, count):
     torch._dynamo.reset()
@@ -29,3 +31,16 @@ def test_what_inductor_has_compiled_decodes_token_by_token(name, architecture, p
         ours = torch.cat([step(ids[:, i : i + 1]) for i in range(8, 14)], dim=1)
     torch.testing.assert_close(ours, logits_without_cache(model, ids)[:, 8:], atol=2e-4, rtol=1e-4)
     assert graphs["unique_graphs"] - before == count and int(cache.get_seq_length()) == 14
+
+
+@needs_compiler
+def test_a_chat_on_a_compiled_static_cache_is_the_eager_one_over_turns_and_lengths():
+    torch._dynamo.reset()
+    loaded = make_model(num_hidden_layers=1)  # with grouped heads
+    for length, compiles in ((256, True), (320, True), (256, False)):
+        talks = [Conversation(loaded, "static", {"max_cache_len": length, "decode": decode}, sampling=Sampling(max_new_tokens=12)) for decode in ("eager", "compiled")]
+        first = [list(talk.send("The keeper counts the ships.")) for talk in talks]
+        assert isinstance(first[1][0], Compiling) == compiles and loaded.step.outcome(talks[1].cache).failure is None
+        for talk in talks:
+            list(talk.send("And then?")), list(talk.regenerate())
+        assert talks[0].messages == talks[1].messages and talks[0].ids == talks[1].ids

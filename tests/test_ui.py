@@ -13,11 +13,11 @@ from tiny_chat import make_reader, make_tokenizer, reader, tiny
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import models
-from kvcache.engine import Stats, Token
+from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
 from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
-from ui.compare import Comparison, wanted_columns
+from ui.compare import Comparison, Turn, wanted_columns
 from ui.pump import batches
 from ui.state import Registry, Session, Settings
 
@@ -397,6 +397,24 @@ def test_text_is_painted_by_time_not_by_token():
     tokens = [Token(1, "a", n, 0.001 * n, snapshot(n + 1)) for n in range(200)]
     assert len(list(events.paint_times(iter(tokens), written, session))) <= 3
     assert written.text == "a" * 200 and session.history.points[-1][:2] == (200, 200)
+
+
+def test_a_reply_says_that_it_waits_for_a_compiler_until_it_does_not():
+    written = view.Reply()
+    written.add(Compiling("compiling <now>", snapshot(0)))
+    assert written.messages("Hi")[1]["content"] == '<span class="kv-stats">compiling &lt;now&gt;</span>'
+    written.add(Prefill(3, 4, 0.1, snapshot(3)))
+    assert "reading the message: 3 of 4 tokens" in written.messages("Hi")[1]["content"]
+
+
+def test_a_column_says_that_it_waits_for_a_compiler_until_it_does_not():
+    comparison = Comparison(wanted_columns("tiny", "", REPLY, [("dynamic", {}), ("static", {"max_cache_len": 512})]))
+    column = comparison.columns[1]
+    column.turns.append(Turn(WORDS))
+    column.add(Compiling("compiling <now>", snapshot(0)))
+    assert "compiling &lt;now&gt;" in compare_view.thread_html(comparison, column)
+    column.add(Prefill(3, 4, 0.1, snapshot(3)))
+    assert "reading" in compare_view.thread_html(comparison, column)
 
 
 def test_what_the_token_loop_raises_is_raised_where_the_page_is_painted():

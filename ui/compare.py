@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcache import catalog, models
 from kvcache.conversation import Conversation
-from kvcache.engine import Done, Stats, Token
+from kvcache.engine import Compiling, Done, Stats, Token
 from kvcache.measure import first_divergence
 from kvcache.memory import Snapshot, heard_by, take_snapshot
 
@@ -26,6 +26,7 @@ class Turn:
     all_ids: list[int] = field(default_factory=list)  # the conversation's ids when the reply was over
     heard_ids: list[int] = field(default_factory=list)  # what the encoder, where there is one, had read
     stats: Stats | None = None
+    waiting_for: str = "reading"  # what is done before the first token
 
     @property
     def ids(self) -> list[int]:
@@ -60,6 +61,7 @@ class Column:
         turn = self.turns[-1]
         self.snapshot = event.snapshot
         self.history.add(event.snapshot)
+        turn.waiting_for = event.text if isinstance(event, Compiling) else "reading"
         if isinstance(event, Token):
             turn.tokens.append((event.id, event.text))
         elif isinstance(event, Done):

@@ -47,7 +47,7 @@ def _turn_html(turn: Turn, mark_from: int | None) -> str:
         reply = escape("".join(pieces[:mark_from]))
         differing = escape("".join(pieces[mark_from:]))
         reply += f'<mark title="differs from the first cache from here on">{differing}</mark>' if differing else _ended(turn)
-    waiting = "" if turn.tokens else '<span class="kv-quiet">reading</span>'
+    waiting = "" if turn.tokens else f'<span class="kv-quiet">{escape(turn.waiting_for)}</span>'
     line = fragments.stats_line(turn.stats) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
     return (f'<p class="kv-bubble kv-user"><span class="kv-hidden">You: </span>{escape(turn.user)}</p>'
             f'<p class="kv-bubble"><span class="kv-hidden">Reply: </span>{reply.strip()}{waiting}</p>{line}{_check_html(turn)}')

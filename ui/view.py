@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from html import escape
 from typing import Any
 
 from kvcache import catalog
-from kvcache.engine import Done, Prefill, Stats, Token
+from kvcache.engine import Compiling, Done, Prefill, Stats, Token
 from kvcache.memory import Snapshot, heard_by
 
 from . import charts, fates, fragments
@@ -39,11 +40,13 @@ class Reply:
         self.snapshot: Snapshot | None = None
         self.reason = ""
         self.fates: list[tuple[str, int]] | None = None
+        self.waiting_for = ""
         self._total = 0
 
     def add(self, event) -> None:
         """Take in one event of the engine."""
         self.snapshot = event.snapshot
+        self.waiting_for = event.text if isinstance(event, Compiling) else ""
         if isinstance(event, Prefill):
             self._total = event.total
             rate = event.done / event.seconds if event.seconds else 0.0
@@ -65,6 +68,8 @@ class Reply:
     def messages(self, user: str) -> list[dict[str, str]]:
         """User message, reply so far and its statistics so far, to stand after the earlier messages."""
         written = [{"role": "user", "content": user}]
+        if self.waiting_for:
+            return written + [{"role": "assistant", "content": f'<span class="kv-stats">{escape(self.waiting_for)}</span>'}]
         if self.stats.computed < self._total:
             line = f"reading the message: {self.stats.computed:,} of {self._total:,} tokens"
             return written + [{"role": "assistant", "content": f'<span class="kv-stats">{line}</span>'}]

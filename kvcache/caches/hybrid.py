@@ -6,7 +6,7 @@ from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, decoder_config, layer_types
 from ..entry import Entry, all_but
-from .static import CAPACITY, StaticCache
+from .static import CAPACITY, DECODE_STEP, StaticCache, broken, decode_reasons
 
 
 class HybridCache(StaticCache):
@@ -37,9 +37,11 @@ ENTRY = Entry(
     title="Hybrid",
     summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
     cache_class=HybridCache,
-    make=lambda config, max_cache_len: HybridCache(config, max_cache_len=max_cache_len),
-    parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."),),
+    make=lambda config, max_cache_len, decode: HybridCache(config, max_cache_len=max_cache_len),
+    parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."), DECODE_STEP),
     can=all_but("crop", "drafts"),
     misfit=misfit,
-    label=lambda max_cache_len: f"Hybrid {max_cache_len}",
+    broken=broken,
+    choice_reasons=decode_reasons,
+    label=lambda max_cache_len, decode: f"Hybrid {max_cache_len}" + (", compiled" if decode == "compiled" else ""),
 )

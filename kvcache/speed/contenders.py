@@ -1,7 +1,6 @@
 """What is timed: upstream's caches, attention alone, and ours. One line of CONTENDERS is one contender."""
 
 import dataclasses
-import shutil
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicLayer
 
+from .. import step
 from ..catalog import create, entry
 
 REFERENCE = "upstream-dynamic"  # what every ratio is taken against
@@ -68,10 +68,8 @@ def _ours(name: str, cache: str, label: str | None = None, **parameters) -> Cont
 
 
 def why_not_compiled() -> str:
-    """torch.compile builds C++ on a CPU: not a thing to start unasked."""
-    if not (shutil.which("g++") or shutil.which("clang++")):
-        return "torch.compile builds C++ on a CPU, and this machine has neither g++ nor clang++"
-    return "torch.compile builds C++ on a CPU, which takes a minute or two; --slow does it"
+    """Compiling C++ takes a while: not a thing to start unasked."""
+    return step.why_not_compiled() or "torch.compile builds C++, which takes half a minute; --slow does it"
 
 
 def why_not_quanto() -> str | None:

@@ -15,6 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from ..step import compiled_forward
+
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
 CONTEXT_LIMIT = 1 << 18
 
@@ -67,13 +69,13 @@ class ModelRig:
         """Feed one token, by what torch.compile made of the model if asked to."""
         feed = self.compiled if compiled else self.model
         start = time.perf_counter()
-        feed(self.token, past_key_values=cache, logits_to_keep=1)
+        feed(input_ids=self.token, past_key_values=cache, logits_to_keep=1)
         return Step(time.perf_counter() - start)
 
     @functools.cached_property
     def compiled(self) -> Callable:
         """The model as inductor compiles it, at its first call."""
-        return torch.compile(self.model.forward, fullgraph=True)
+        return compiled_forward(self.model)
 
 
 class LayerRig(ModelRig):

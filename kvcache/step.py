@@ -1,0 +1,151 @@
+"""The step that decodes one token as torch.compile makes it: whether this machine can, and one graph for every length of cache."""
+
+import functools
+import logging
+import os
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+log = logging.getLogger(__name__)
+
+DECODE = ("eager", "compiled")  # the ways to feed a single token
+TOLERANCE = 0.05  # relative error of the logits beyond which a graph is wrong: float16 and another order of sums stay far below
+
+
+def why_not_compiled() -> str | None:
+    """Why torch.compile cannot build C++ on this machine, or None. It takes the compiler that CXX names, or the system's usual one."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if not shutil.which(compiler):
+        return f"torch.compile builds C++, and this machine has no {compiler}; CXX can name another compiler"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "torch.compile builds C++ against Python.h, which this machine lacks; Debian's package is python3-dev"
+    return None
+
+
+def wants_compiled(cache: Any) -> bool:
+    """Was this cache made by the catalog with decode="compiled"?"""
+    return (getattr(cache, "parameters", None) or {}).get("decode") == "compiled"
+
+
+# ---------------------------------------------------------------------------------------------------------- the forward
+
+
+def compiled_forward(model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> Callable:
+    """The model's forward for a single token, compiled at its first call; lengths of caches are symbols in the graph.
+
+    Where the model attends by sdpa, the graph attends by `attend_grouped`. For one thread at a time: the model's config
+    says meanwhile by what it attends.
+    """
+    compiled = torch.compile(model.forward, fullgraph=True, dynamic=True, backend=backend)
+    config, grouped = model.config.get_text_config(decoder=True), _grouped_attention()
+
+    def forward(**arguments: Any) -> Any:
+        before = config._attn_implementation
+        config._attn_implementation = grouped if before == "sdpa" else before
+        try:
+            return compiled(**arguments)
+        finally:
+            config._attn_implementation = before
+
+    return forward
+
+
+def attend_grouped(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any) -> tuple:
+    """transformers' sdpa attention of one token, query [B, Hq, 1, D], that never copies keys and values [B, H, T, D].
+
+    Eagerly transformers packs the queries that share a key [B, H, Hq / H, D]; compiled, it repeats keys and values for
+    each of them instead, which costs more than compiling saves.
+    """
+    scale = options.get("scaling")
+    packed = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+    out = torch.nn.functional.scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scale)
+    return out.reshape(query.shape[0], 1, query.shape[1], -1), None  # [B, 1, Hq, D]
+
+
+@functools.cache
+def _grouped_attention() -> str:
+    """The name under which transformers knows `attend_grouped`."""
+    name = "kvcache_grouped"
+    transformers.AttentionInterface.register(name, attend_grouped)
+    transformers.AttentionMaskInterface.register(name, transformers.AttentionMaskInterface()["sdpa"])
+    return name
+
+
+# ------------------------------------------------------------------------------------------------------------- the step
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of compiling: the seconds it took, and why it failed, if it did."""
+
+    seconds: float = 0.0
+    failure: str | None = None
+
+
+class CompiledStep:
+    """Single tokens of one model, compiled for those caches that ask for it. One for each model in memory.
+
+    `prepare` compiles on a spare cache, so that a failure touches nobody's tokens; until then, and where it failed, a
+    step is eager. Kept by the cache's kind, its parameters and the number of threads, which graphs depend on; another
+    length takes a moment, not a compilation. A call is for those who hold the model's forward lock.
+    """
+
+    def __init__(self, model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> None:
+        self.model, self.backend = model, backend
+        self._outcomes: dict[tuple, Outcome] = {}
+
+    @functools.cached_property
+    def _compiled(self) -> Callable:
+        return compiled_forward(self.model, self.backend)
+
+    def awaits(self, cache: Any) -> bool:
+        """Does this cache ask for a compiled step that is still to be prepared?"""
+        return wants_compiled(cache) and _key(cache) not in self._outcomes
+
+    def outcome(self, cache: Any) -> Outcome | None:
+        """What came of compiling for caches like this one; None where nothing was tried."""
+        return self._outcomes.get(_key(cache)) if wants_compiled(cache) else None
+
+    def prepare(self, cache: Any, trial: Callable[[Callable], tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Compile for caches like this one. `trial(forward)` feeds a token to a spare one: logits [V] by `forward`, and eager ones."""
+        start, failure = time.perf_counter(), None
+        try:
+            found, expected = trial(self._compiled)
+            error = float((found - expected).float().norm() / expected.float().norm())
+            if not error < TOLERANCE:  # nor for a nan
+                failure = f"its logits are off by {error:.0%}"
+        except Exception as error:  # whatever a compiler raises is the answer
+            failure = _words(error)
+        self._outcomes[_key(cache)] = Outcome(time.perf_counter() - start, failure)
+
+    def __call__(self, cache: Any, **arguments: Any) -> Any:
+        """The forward of one token on `cache`. Where a graph has to be made again and can't be, the step is eager from then on."""
+        outcome = self.outcome(cache)
+        if outcome is None or outcome.failure:
+            return self.model(**arguments)
+        try:
+            return self._compiled(**arguments)
+        except torch._dynamo.exc.TorchDynamoException as error:  # raised while tracing, before anything has run
+            self._outcomes[_key(cache)] = Outcome(outcome.seconds, _words(error))
+            return self.model(**arguments)
+
+
+def _key(cache: Any) -> tuple:
+    return type(cache), tuple(sorted(cache.parameters.items())), torch.get_num_threads()
+
+
+def _words(error: Exception) -> str:
+    """One line for a compiler's error, which is logged whole."""
+    log.warning("torch.compile failed; tokens are decoded eagerly", exc_info=error)
+    error = getattr(error, "inner_exception", error)
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line[:160]}".rstrip(": ")
