@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvcache import bundled
 from kvcache.bundled import (
     batches,
-    card,
     checks,
     chores,
     dialogues,
@@ -384,11 +383,6 @@ def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped,
     assert rows["Dynamic"].recalled["100"] >= 0.75
     assert all(rows[label].same["100"] == 1 for label in ("Static 256", separation.NO_CACHE))
     assert all(rows[label].recalled["100"] <= 0.25 for label in ("Window 32", "Sink 4 + 28", separation.NEVER_TOLD))
-
-
-def test_the_card_and_the_committed_figures_agree():
-    card_text = (FOLDER / "README.md").read_text()
-    assert card_text == card.card(FOLDER)
 
 
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):

@@ -1,12 +1,17 @@
 """The relatives of the bundled Llama: each begins with what the Llama knows, and learns the rest."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kvcache import bundled
-from kvcache.bundled import batches, evaluate, family, imitate, marks, reader, texts, train
+from kvcache.bundled import batches, card, evaluate, family, imitate, marks, reader, texts, train
+from kvcache.catalog import first_fitting
+from kvcache.conversation import Conversation
+from kvcache.models import ModelStore
 
 LLAMA = bundled.path()
 
@@ -124,3 +129,32 @@ def test_a_smoke_training_of_a_relative_runs_through_and_goes_on(name, tmp_path)
     resumed = train.Run(train.parse(["--smoke", "--model", name, "--start", str(LLAMA), "--work", str(tmp_path)]))
     resumed.data.close()
     assert resumed.tokens >= train.SMOKE_TOKENS
+
+
+# The ones that ship
+
+
+@pytest.mark.parametrize("name", bundled.MODELS)
+def test_a_models_card_says_what_was_found(name):
+    assert (bundled.path(name) / "README.md").read_text() == card.card(bundled.path(name)), f"run python -m kvcache.bundled.card --model kvcache/bundled/{name}"
+
+
+@pytest.mark.parametrize("name", [name for name in bundled.MODELS if name != bundled.DEFAULT])
+def test_a_relative_recalls_as_often_as_its_figures_say(name):
+    folder = bundled.path(name)
+    model, tokenizer = evaluate.load(folder)
+    found, cases = json.loads((folder / "evaluation.json").read_text())["trained_ways"]["128"], evaluate.generated(24, 128)
+    recalled = evaluate.score(cases, evaluate.replies(model, tokenizer, [case.messages for case in cases]))["recalled"]
+    assert abs(recalled - found["recalled"]) < 0.25  # 24 of the same questions
+
+
+@pytest.mark.parametrize("name", bundled.MODELS)
+def test_every_model_that_ships_chats_on_the_cache_that_is_made_for_it(name):
+    loaded = ModelStore().load(name, device="cpu")
+    text = "My name is Oscar and my dog is called Biscuit." if family.MEMBERS[name].reads else None
+    talk = Conversation(loaded, first_fitting(loaded.model), system=text)
+    for message in ("My name is Oscar and my dog is called Biscuit.", "What is my name?"):
+        for _ in talk.send(message):
+            pass
+    assert "Oscar" in talk.messages[-1]["content"]
+    assert talk.cache.get_seq_length() > 0 or first_fitting(loaded.model) == "mamba"

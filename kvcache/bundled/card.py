@@ -75,11 +75,11 @@ def card(folder: Path) -> str:
     training = json.loads((folder / "training.json").read_text())
     member, start = family.MEMBERS[folder.name], training.get("start")
     return TEXT.format(
-        **training, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
+        **{"cores": "two shared CPU cores", **training}, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
         parameters=parameters(folder), megabytes=(folder / "model.safetensors").stat().st_size / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
-        longest=longest(config), cores=training.get("cores", "two shared CPU cores"), begun=f"; begun with the weights of {start}" if start else "",
+        longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=f" --start kvcache/bundled/{start}" if start else "", separate="" if member.reads else SEPARATE.format(name=folder.name),
+        start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
         pairs=len(hand_written.PAIRS), table=table(json.loads((folder / "evaluation.json").read_text())), asked=ASKED_READER if member.reads else "",
         separation=with_each_cache(folder), honest=how_it_was(training))
 

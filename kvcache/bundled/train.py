@@ -241,7 +241,8 @@ class Run:
         from . import family
 
         family.export(self.model, self.tok, self.folder)
-        note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed}
+        note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed,
+                "rate": self.options.rate}
         (self.folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
 
 
