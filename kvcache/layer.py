@@ -334,7 +334,7 @@ class Layer(Stored, CacheLayerMixin):
         """Let go of what was only kept for a `crop` that has now been done."""
 
     def token_fates(self) -> list[tuple[str, int]]:
-        """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, evicted."""
+        """(fate, count) from the oldest to the newest seen token; fates: sink, full, quantized, state, evicted."""
         return [("full", self.seen)] if self.seen else []
 
 

@@ -333,3 +333,12 @@ def test_wrong_batch_sizes_are_named():
 
 def test_every_family_said_to_carry_its_state_is_tested_here():
     assert CARRIES <= {model_of(name).config.model_type for name in RECURRENT} and NO_ATTENTION["intermediate_size"] is None
+
+
+def test_tokens_are_summed_up_and_not_evicted():
+    model, ids = model_of("mamba2"), token_ids(1, 9)
+    cache = kvcache.create("mamba", model)
+    assert cache.token_fates() == []
+    with torch.no_grad():
+        model(ids, cache_params=cache, use_cache=True)
+    assert cache.token_fates() == [("state", 9)]

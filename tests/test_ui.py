@@ -614,3 +614,12 @@ def test_the_page_says_what_the_encoder_reads():
     assert events.system_words(reader())["label"] == "Text to read"
     assert events.system_words(answerer()) == events.system_words(tiny()) == layout.SYSTEM_PROMPT
     assert "Each message is answered by itself" in events.about(answerer()) and events.about(reader()) == events.about(tiny()) == ""
+
+
+def test_a_model_that_dynamic_does_not_suit_is_shown_without_it():
+    history = History()
+    nothing = lambda tokens: 0  # noqa: E731
+    assert [line["name"] for line in charts.history_figure(history, nothing)["data"]] == ["this cache", "tokens seen", "tokens held"]
+    assert "DynamicCache would hold" not in str(charts.compare_figure([("Mamba", history)], nothing))
+    table = fragments.prediction_table("Mamba state", [("1k", 5, 0), ("8k", 5, 0)])
+    assert "Dynamic" not in table and table.count("5 B") == 2

@@ -131,14 +131,20 @@ def decimate(points: Sequence[tuple], limit: int = MAX_POINTS) -> list[tuple]:
     return [points[i] for i in sorted(keep)]
 
 
+def _would_hold(x: Sequence[int], seen: Sequence[int], dynamic_nbytes: Callable[[int], int]) -> list[dict]:
+    """The dashed line of a DynamicCache, on models that it suits."""
+    if not dynamic_nbytes(1):
+        return []
+    return [_line("DynamicCache would hold", x, [dynamic_nbytes(n) for n in seen], "var(--kv-text-soft)", dash="dash", unit="B")]
+
+
 def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, window: int | None = None,
                    capacity: int | None = None) -> dict:
-    """Bytes above, length below, over tokens processed. `dynamic_nbytes(seen)` is what a DynamicCache would hold."""
+    """Bytes above, length below, over tokens processed. `dynamic_nbytes(seen)` is what a DynamicCache would hold, 0 where none suits the model."""
     points = decimate(history.points)
     x, seen, held, nbytes = (list(column) for column in zip(*points))
     data = [
-        _line("DynamicCache would hold", x, [dynamic_nbytes(n) for n in seen], "var(--kv-text-soft)", dash="dash",
-              unit="B"),
+        *_would_hold(x, seen, dynamic_nbytes),
         _line("this cache", x, nbytes, "var(--kv-keys)", unit="B", fill=True),
         _line("tokens seen", x, seen, "var(--kv-text-soft)", axis="y2", dash="dot"),
         _line("tokens held", x, held, "var(--kv-values)", axis="y2"),
@@ -215,8 +221,7 @@ def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Calla
         points = decimate(history.points)
         longest = max(longest, points, key=len)
         data.append(_line(label, [p[0] for p in points], [p[3] for p in points], colour, unit="B"))
-    data.append(_line("DynamicCache would hold", [p[0] for p in longest], [dynamic_nbytes(p[1]) for p in longest],
-                      "var(--kv-text-soft)", dash="dash", unit="B"))
+    data += _would_hold([p[0] for p in longest], [p[1] for p in longest], dynamic_nbytes)
     layout = _history_layout([], [])
     layout.pop("yaxis2")
     layout["xaxis"].pop("anchor")
@@ -252,5 +257,6 @@ def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None,
     if snapshot.total > used:
         facts.append(("reserved", human_bytes(snapshot.total - used)))
     ratio = ratio_text(dynamic_nbytes, used)
-    facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
+    if dynamic_nbytes or not used:
+        facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
     return facts

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-WORDS = {"sink": "sink", "full": "full precision", "quantized": "quantized", "evicted": "evicted",
+WORDS = {"sink": "sink", "full": "full precision", "quantized": "quantized", "state": "summed up in the state", "evicted": "evicted",
          "pending": "not yet cached"}
 MAX_CELLS = 240
 

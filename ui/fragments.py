@@ -43,10 +43,10 @@ def chart_value(figure: dict, sentence: str, facts: Sequence[tuple[str, str]] = 
 
 
 def prediction_table(label: str, rows: Sequence[tuple[str, int | None, int]]) -> str:
-    """Bytes at a few lengths against a DynamicCache. rows: (length, this cache's bytes or None if full, Dynamic's)."""
-    if all(mine == dynamic for _, mine, dynamic in rows):
+    """Bytes at a few lengths against a DynamicCache. rows: (length, this cache's bytes or None if full, Dynamic's or 0 where it does not suit)."""
+    if all(mine is not None and (mine == dynamic or not dynamic) for _, mine, dynamic in rows):
         heads = (escape(label),)
-        cells = [(f"<b>{human_bytes(dynamic)}</b>",) for _, _, dynamic in rows]
+        cells = [(f"<b>{human_bytes(mine)}</b>",) for _, mine, _ in rows]
     else:
         heads = (escape(label), "Dynamic", '<span class="kv-hidden">times smaller</span>')
         cells = [(f"<b>{'too long' if mine is None else human_bytes(mine)}</b>", human_bytes(dynamic), ratio_text(dynamic, mine or 0))

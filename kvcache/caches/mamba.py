@@ -82,6 +82,11 @@ class MambaCache(Cache):
         """Tokens seen; the layers here do keep count."""
         return self.get_seq_length()
 
+    def token_fates(self) -> list[tuple[str, int]]:
+        """Every token seen is summed up in the states."""
+        seen = self.get_seq_length()
+        return [("state", seen)] if seen else []
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens seen; those fed through 4.48's `update_conv_state` are not counted."""
         return self.layers[layer_idx].seen if layer_idx < len(self.layers) else 0
