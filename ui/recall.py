@@ -54,7 +54,8 @@ def of_models(evaluations: Mapping[str, Mapping]) -> dict:
     """What each bundled model recalls with its own full cache, in the form of a separation: evaluations by the model's name."""
     cells = {name: found["trained_ways"] for name, found in evaluations.items()}
     rows = [{"label": name, "recalled": {d: cell["recalled"] for d, cell in row.items()}} for name, row in cells.items()]
-    return {"questions": next(iter(next(iter(cells.values())).values()))["questions"], "rows": rows}
+    counts = sorted({cell["questions"] for row in cells.values() for cell in row.values()})
+    return {"questions": f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0], "rows": rows}
 
 
 def chart_value(measured: Mapping) -> str:
