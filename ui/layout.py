@@ -281,6 +281,6 @@ def learn_tab(lead: str, cards: str, recall: str | None, recall_of_models: str) 
             chart("kv-recall-chart", "Lines: share of questions answered right over tokens since the telling, one line per cache", recall)
     with gr.Column(elem_classes="kv-card", elem_id="kv-recall-models"):
         gr.HTML('<h2>What each model remembers</h2><p class="kv-quiet">The bundled models, each with the full cache made for it. Windows in every layer forget; '
-                "windows in some layers do not; a state of fixed size holds what it can. The reader is told in its text, not in the conversation.</p>")
+                "where only some have one, the others remember; a state of fixed size holds what it can. The UMT5 is told in its text, not in the conversation.</p>")
         chart("kv-recall-models-chart", "Lines: share of questions answered right over tokens since the telling, one line per model", recall_of_models)
     gr.HTML(cards, elem_id="kv-learn")

@@ -22,7 +22,7 @@ pipeline_tag: text-generation
 # {name}
 
 A very small chat model that remembers what it is told in a conversation, made to show what key-value caches keep and lose. It is
-{what}. In transformers' own format: `{auto}.from_pretrained(folder)` loads it, no other code needed.
+{what}. In transformers' own format: `{auto}.from_pretrained(folder)` loads it, no other code needed.{generating}
 
 | | |
 |---|---|
@@ -56,6 +56,9 @@ python -m kvcache.bundled.evaluate --model build/{name}/export
 {honest}
 """
 READING = "Read a text that is given as the system message, and talk about it. "
+GENERATING = """ The encoder
+reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
+`past_key_values=kvcache.create("encoder_decoder", model)`: the one that transformers 5.23 makes has as many layers as the encoder, and fails."""
 ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
 SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export\n"
 HONEST = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
@@ -78,7 +81,7 @@ def card(folder: Path) -> str:
         **{"cores": "two shared CPU cores", **training}, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
         parameters=parameters(folder), megabytes=(folder / "model.safetensors").stat().st_size / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
-        reading=READING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
+        reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
         start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
         pairs=len(hand_written.PAIRS), table=table(json.loads((folder / "evaluation.json").read_text())), asked=ASKED_READER if member.reads else "",
         separation=with_each_cache(folder), honest=how_it_was(training))
