@@ -151,10 +151,10 @@ def test_a_relative_recalls_as_often_as_its_figures_say(name):
 @pytest.mark.parametrize("name", bundled.MODELS)
 def test_every_model_that_ships_chats_on_the_cache_that_is_made_for_it(name):
     loaded = ModelStore().load(name, device="cpu")
-    text = "My name is Oscar and my dog is called Biscuit." if family.MEMBERS[name].reads else None
-    talk = Conversation(loaded, first_fitting(loaded.model), system=text)
-    for message in ("My name is Oscar and my dog is called Biscuit.", "What is my name?"):
+    told, reads = "My name is Oscar and my dog is called Biscuit.", family.MEMBERS[name].reads
+    talk = Conversation(loaded, first_fitting(loaded.model), system=told if reads else None)
+    for message in ("Hello!" if reads else told, "What is my name?"):
         for _ in talk.send(message):
             pass
     assert "Oscar" in talk.messages[-1]["content"]
-    assert talk.cache.get_seq_length() > 0 or first_fitting(loaded.model) == "mamba"
+    assert talk.cache.get_seq_length() == len(talk.cached_ids) > 20
