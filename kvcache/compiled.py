@@ -1,10 +1,11 @@
 """Loops that numba compiles: seconds the first time on a machine, then read from disk; and threads that share their work."""
 
+import ctypes
 import functools
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
@@ -44,11 +45,54 @@ class Loops:
 
 
 def shared(run: Callable, arguments: tuple, count: int, threaded: bool) -> list:
-    """What run(*arguments, first, last) returns for each thread's share of `count` pieces of work; for all of them in one, unless `threaded`."""
+    """What run(*arguments, first, last) returns for each share of `count` pieces of work; for all of them in one, unless `threaded`.
+
+    Raises what `run` raises.
+    """
     threads = min(torch.get_num_threads(), count) if threaded else 1
-    bounds = [count * i // threads for i in range(threads + 1)]
-    others = [_pool().submit(run, *arguments, first, last) for first, last in zip(bounds[1:], bounds[2:])]
-    return [run(*arguments, 0, bounds[1]), *(other.result() for other in others)]
+    if threads < 2:
+        return [run(*arguments, 0, count)]
+    pieces = min(2 * threads, count)  # so that a thread which the machine holds up leaves work to the others
+    bounds = [count * i // pieces for i in range(pieces + 1)]
+    shares, futures = iter(range(pieces)), [Future() for _ in range(pieces)]
+
+    def work(_: object = None) -> None:
+        for i in shares:
+            try:
+                futures[i].set_result(run(*arguments, bounds[i], bounds[i + 1]))
+            except BaseException as error:  # must not pass through native code
+                futures[i].set_exception(error)
+
+    _together(work, threads)
+    return [future.result(timeout=0) for future in futures]
+
+
+def _together(work: Callable, threads: int) -> None:
+    """Call work() on so many threads at once, this one among them.
+
+    torch's OpenMP threads stay awake for milliseconds after each of its operations, waiting for the next: other threads would have to share the cores
+    with them. GOMP_parallel of the library that torch runs on calls a function on those very threads.
+    """
+    team = _team()
+    if team is not None:
+        return team(_CALLBACK(work), None, threads, 0)
+    others = [_pool().submit(work) for _ in range(threads - 1)]
+    work()
+    wait(others)
+
+
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@functools.cache
+def _team() -> Callable | None:
+    """GOMP_parallel(function, argument, threads, flags); None where torch runs on no library that has it."""
+    try:
+        team = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (AttributeError, OSError):
+        return None
+    team.argtypes, team.restype = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    return team
 
 
 @functools.cache

@@ -191,7 +191,7 @@ def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.
     out = torch.empty(*query.shape[:3], value.residual.shape[3])
     *keys, key_residual = key.arrays()
     *values, value_residual = value.arrays()
-    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _nothing() if mask is None else _bias(mask, batch).numpy(), _halves(), key.scheme.nbits, key.block)
+    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _nothing() if mask is None else _bias(mask, batch).numpy(), key.scheme.nbits, key.block)
     fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
     shared(attend_heads, fixed, count, threaded=count * key.packed * dim > ENOUGH)
     return out.to(query.dtype)
@@ -208,9 +208,3 @@ def _bias(mask: torch.Tensor, batch: int) -> torch.Tensor:
 def _nothing():
     """Nothing to add to the scores."""
     return torch.empty(0, 0).numpy()
-
-
-@functools.cache
-def _halves():
-    """The float32 of every float16, by its bits."""
-    return torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16).float().numpy()

@@ -16,10 +16,16 @@ EXP2 = tuple(np.float32(c) for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5
 
 
 @numba.njit(**COMPILED)
-def widen(row, bits, wide):
-    """wide[i] = row[i] & bits, as float."""
-    for i in range(row.shape[0]):
-        wide[i] = np.float32(row[i] & bits)
+def from_half(halves, bits, floats):
+    """floats [n] = float16 numbers, given as their bits; `bits`: the same memory as `floats`, as int32.
+
+    A float16's exponent counts from 15 and a float32's from 127: moved bits are a number 2^112 too small.
+    """
+    for i in range(halves.shape[0]):
+        half = np.int32(halves[i])
+        bits[i] = (half & np.int32(0x7FFF)) << np.int32(13) | (half & np.int32(0x8000)) << np.int32(16)
+    for i in range(halves.shape[0]):
+        floats[i] *= np.float32(2.0**112)
 
 
 @numba.njit(**COMPILED)
@@ -31,11 +37,52 @@ def dot(a, b):
 
 
 @numba.njit(**COMPILED)
-def dot_codes(a, row, bits):
-    total = np.float32(0.0)
-    for i in range(row.shape[0]):
-        total += a[i] * np.float32(row[i] & bits)
-    return total
+def add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums):
+    sums[0] += s0
+    sums[1] += s1
+    sums[2] += s2
+    sums[3] += s3
+    sums[4] += s4
+    sums[5] += s5
+    sums[6] += s6
+    sums[7] += s7
+
+
+@numba.njit(**COMPILED)
+def dot_whole(a, rows, sums):
+    """sums [8] += a times eight rows."""
+    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
+    for i in range(a.shape[0]):
+        x = a[i]
+        s0 += x * np.float32(r0[i])
+        s1 += x * np.float32(r1[i])
+        s2 += x * np.float32(r2[i])
+        s3 += x * np.float32(r3[i])
+        s4 += x * np.float32(r4[i])
+        s5 += x * np.float32(r5[i])
+        s6 += x * np.float32(r6[i])
+        s7 += x * np.float32(r7[i])
+    add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums)
+
+
+@numba.njit(**COMPILED)
+def dot_pair(a, b, rows, low, high, sums):
+    """sums [8] += a times the `low` bits of eight rows, and b times their `high` bits: each byte is widened once for both."""
+    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
+    for i in range(a.shape[0]):
+        x, y = a[i], b[i]
+        c0, c1, c2, c3, c4, c5, c6, c7 = np.int32(r0[i]), np.int32(r1[i]), np.int32(r2[i]), np.int32(r3[i]), np.int32(r4[i]), np.int32(r5[i]), np.int32(r6[i]), np.int32(r7[i])
+        s0 += x * np.float32(c0 & low) + y * np.float32(c0 & high)
+        s1 += x * np.float32(c1 & low) + y * np.float32(c1 & high)
+        s2 += x * np.float32(c2 & low) + y * np.float32(c2 & high)
+        s3 += x * np.float32(c3 & low) + y * np.float32(c3 & high)
+        s4 += x * np.float32(c4 & low) + y * np.float32(c4 & high)
+        s5 += x * np.float32(c5 & low) + y * np.float32(c5 & high)
+        s6 += x * np.float32(c6 & low) + y * np.float32(c6 & high)
+        s7 += x * np.float32(c7 & low) + y * np.float32(c7 & high)
+    add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums)
 
 
 @numba.njit(**COMPILED)
@@ -55,70 +102,104 @@ def add_eight(shares, rows, out):
 
 
 @numba.njit(**COMPILED)
-def fold(query, scales, minima, gain, nbits, halves, folded):
-    """folded = the query with a block's scales in it; returns what the block's minima add to each score."""
-    width = query.shape[0] * nbits // 8
-    constant, spread = np.float32(0.0), gain
-    for start in range(0, query.shape[0], width):
-        for i in range(start, start + width):
-            constant += query[i] * halves[minima[i]]
-            folded[i] = query[i] * halves[scales[i]] * spread
-        spread /= np.float32(1 << nbits)
-    return constant * gain
+def fold(query, scales, gain, nbits, folded):
+    """folded [parts, width] = the query [D] with a block's scales [D] and gain in it."""
+    width = folded.shape[1]
+    for part in range(folded.shape[0]):
+        spread = gain / np.float32(1 << part * nbits)
+        for i in range(width):
+            folded[part, i] = query[part * width + i] * scales[part * width + i] * spread
 
 
 @numba.njit(**COMPILED)
-def score(queries, codes, scales, minima, gains, nbits, block, halves, scores):
+def score(queries, codes, scales, minima, gains, nbits, block, scores):
     """scores [G, tokens] of queries [G, D] that share a head, over packed keys: codes [tokens, D nbits / 8], scales [blocks, D]."""
     many, dim = queries.shape
     width, mask = codes.shape[1], (1 << nbits) - 1
-    folded, constants, wide = np.empty((many, dim), np.float32), np.empty(many, np.float32), np.empty(dim, np.float32)
+    parts = dim // width
+    folded, bits = np.empty((many, parts, width), np.float32), np.empty(dim, np.int32)
+    floats = bits.view(np.float32)
     for index in range(codes.shape[0] // block):
+        first, last, gain = index * block, (index + 1) * block, gains[index, 0]
+        from_half(minima[index], bits, floats)
         for g in range(many):
-            constants[g] = fold(queries[g], scales[index], minima[index], gains[index, 0], nbits, halves, folded[g])
-        for t in range(index * block, (index + 1) * block):
-            if many == 1:
-                total = constants[0]
-                for part in range(dim // width):
-                    total += dot_codes(folded[0, part * width : (part + 1) * width], codes[t], np.uint8(mask << part * nbits))
-                scores[0, t] = total
-            else:
-                for part in range(dim // width):
-                    widen(codes[t], np.uint8(mask << part * nbits), wide[part * width : (part + 1) * width])
-                for g in range(many):
-                    scores[g, t] = constants[g] + dot(folded[g], wide)
+            scores[g, first:last] = dot(queries[g], floats) * gain
+        from_half(scales[index], bits, floats)
+        for g in range(many):
+            fold(queries[g], floats, gain, nbits, folded[g])
+        for t in range(first, last, 8):
+            for g in range(many):
+                if parts == 1:
+                    dot_whole(folded[g, 0], codes[t : t + 8], scores[g, t : t + 8])
+                for part in range(0, parts - 1, 2):
+                    low = np.int32(mask << part * nbits)
+                    dot_pair(folded[g, part], folded[g, part + 1], codes[t : t + 8], low, low << np.int32(nbits), scores[g, t : t + 8])
 
 
 @numba.njit(**COMPILED)
-def decode_eight(codes, column, bits, scales, lows, out, first, count):
-    """Of eight rows: out[first : first + count] = (codes[column : column + count] & bits) scale + low."""
+def decode_whole(rows, column, scales, minima, j, gain, out):
+    """Of eight rows: out[:, column : ...] = codes from a column on, by the scales and minima [8, groups] of group j; as many as a group has."""
+    count = out.shape[1] // scales.shape[1]
     for k in range(8):
-        row, decoded, scale, low = codes[k, column : column + count], out[k, first : first + count], scales[k], lows[k]
+        row, decoded = rows[k][column : column + count], out[k][column : column + count]
+        scale, minimum = scales[k, j] * gain, minima[k, j] * gain
         for i in range(count):
-            decoded[i] = np.float32(row[i] & bits) * scale + low
+            decoded[i] = np.float32(row[i]) * scale + minimum
 
 
 @numba.njit(**COMPILED)
-def weigh(weights, codes, scales, minima, gains, nbits, block, halves, out):
+def decode_pair(row, low, high, scale_a, minimum_a, scale_b, minimum_b, out_a, out_b):
+    """out_a = the `low` bits of a row, decoded; out_b = its `high` bits."""
+    for i in range(row.shape[0]):
+        code = np.int32(row[i])
+        out_a[i] = np.float32(code & low) * scale_a + minimum_a
+        out_b[i] = np.float32(code & high) * scale_b + minimum_b
+
+
+@numba.njit(**COMPILED)
+def decode_eight(rows, column, count, part, nbits, scales, minima, gain, out):
+    """Two parts of eight tokens, from `part` and a column on: out [8, D] by scales, minima [8, groups]."""
+    width, group = rows.shape[1], out.shape[1] // scales.shape[1]
+    a = part * width + column
+    b = a + width
+    first, second = a // group, b // group
+    low = np.int32(((1 << nbits) - 1) << part * nbits)
+    high, spread = low << np.int32(nbits), gain / np.float32(1 << part * nbits)
+    spread_b = spread / np.float32(1 << nbits)
+    for k in range(8):
+        decode_pair(
+            rows[k][column : column + count], low, high, scales[k, first] * spread, minima[k, first] * gain,
+            scales[k, second] * spread_b, minima[k, second] * gain, out[k][a : a + count], out[k][b : b + count],
+        )  # fmt: skip
+
+
+@numba.njit(**COMPILED)
+def weigh(weights, codes, scales, minima, gains, nbits, block, out):
     """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
 
     Tokens go by eights, which `block` is a multiple of; each is decoded once for all that share it.
     """
     many, dim = out.shape
-    width, mask, group = codes.shape[1], (1 << nbits) - 1, dim // scales.shape[1]
-    step = math.gcd(group, width)
-    eight, scale, low = np.empty((8, dim), np.float32), np.empty(8, np.float32), np.empty(8, np.float32)
+    width, groups = codes.shape[1], scales.shape[1]
+    step = math.gcd(dim // groups, width)
+    eight, bits = np.empty((8, dim), np.float32), np.empty((2, block * groups), np.int32)
+    floats = bits.view(np.float32)
+    token_scales, token_minima = floats[0].reshape(block, groups), floats[1].reshape(block, groups)
     out[:] = np.float32(0.0)
-    for t in range(0, codes.shape[0], 8):
-        gain = gains[t // block, 0]
-        for first in range(0, dim, step):
-            part, j = first // width, first // group
-            for k in range(8):
-                scale[k] = halves[scales[t + k, j]] * (gain / np.float32(1 << part * nbits))
-                low[k] = halves[minima[t + k, j]] * gain
-            decode_eight(codes[t : t + 8], first - part * width, np.uint8(mask << part * nbits), scale, low, eight, first, step)
-        for g in range(many):
-            add_eight(weights[g, t : t + 8], eight, out[g])
+    for index in range(codes.shape[0] // block):
+        start, stop, gain = index * block, (index + 1) * block, gains[index, 0]
+        from_half(scales[start:stop].reshape(-1), bits[0], floats[0])
+        from_half(minima[start:stop].reshape(-1), bits[1], floats[1])
+        for t in range(0, block, 8):
+            rows = codes[start + t : start + t + 8]
+            if nbits == 8:
+                for j in range(groups):
+                    decode_whole(rows, j * step, token_scales[t : t + 8], token_minima[t : t + 8], j, gain, eight)
+            for part in range(0, dim // width - 1, 2):
+                for column in range(0, width, step):
+                    decode_eight(rows, column, step, part, nbits, token_scales[t : t + 8], token_minima[t : t + 8], gain, eight)
+            for g in range(many):
+                add_eight(weights[g, start + t : start + t + 8], eight, out[g])
 
 
 @numba.njit(**COMPILED)
@@ -149,7 +230,7 @@ def softmax(scores, bits):
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, halves, nbits, block, packed, start, stop, out, first, last):
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, nbits, block, packed, start, stop, out, first, last):
     """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D]; G query heads share each.
 
     queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; rk, rv: residual
@@ -161,14 +242,14 @@ def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, h
     for n in range(first, last):
         b, h = n // heads, n % heads
         query = queries[b, h] * np.float32(scale)
-        score(query, kc[b, h, :packed], ks[b, h, :blocks], km[b, h, :blocks], kg[b, h], nbits, block, halves, scores)
+        score(query, kc[b, h, :packed], ks[b, h, :blocks], km[b, h, :blocks], kg[b, h], nbits, block, scores)
         for g in range(scores.shape[0]):
             for t in range(start, stop):
                 scores[g, packed + t - start] = dot(query[g], rk[b, h, t])
             if bias.shape[0]:
                 add(np.float32(1.0), bias[b], scores[g])
             softmax(scores[g], bits)
-        weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, halves, out[b, h])
+        weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, out[b, h])
         for g in range(scores.shape[0]):
             for t in range(start, stop):
                 add(scores[g, packed + t - start], rv[b, h, t], out[b, h, g])

@@ -401,6 +401,28 @@ def test_bad_arguments_get_a_sentence(arguments, words, capsys):
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
+def test_a_run_that_is_stopped_leaves_what_it_has_measured(tmp_path, monkeypatch, capsys):
+    def stopped(plan):
+        yield a_row("dynamic", 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", stopped)
+    measure.main(["speed", "--quick", "--out", str(tmp_path)])
+    assert Report.read(tmp_path / command.JSON_NAME).rows == [a_row("dynamic", 1)]
+    assert "stopped before its end" in capsys.readouterr().out
+
+
+def test_a_run_that_is_killed_leaves_the_rows_before(tmp_path, monkeypatch):
+    def killed(plan):
+        yield a_row("dynamic", 1)
+        raise SystemExit
+
+    monkeypatch.setattr(command, "run", killed)
+    with pytest.raises(SystemExit):
+        measure.main(["speed", "--quick", "--out", str(tmp_path)])
+    assert Report.read(tmp_path / command.JSON_NAME).rows == [a_row("dynamic", 1)]
+
+
 def test_quick_and_full_plans_are_what_the_help_says():
     quick, full = (command.plan_of(command.parser().parse_args(arguments)) for arguments in (["--quick"], []))
     assert quick.threads == (1,) and not quick.patient and {level.name for level in quick.levels} == {"layer", "tiny", "135m", "growth"}

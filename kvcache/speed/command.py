@@ -64,17 +64,23 @@ def _chosen(given: argparse.Namespace, usual: tuple[str, ...]) -> tuple[str, ...
     return usual if given.contenders is None else tuple(given.contenders)
 
 
-def measure(plan: Plan, quick: bool = False) -> results.Report:
-    """Run the plan, with a line for every piece of work."""
+def measure(plan: Plan, folder: Path, quick: bool = False) -> results.Report:
+    """Run the plan, with a line for every piece of work. What is known is saved as JSON after each row; Ctrl-C ends the run with that."""
     report = results.Report(settings={"rounds": plan.rounds, "quick": quick, "slow": plan.slow, "threads": list(plan.threads)})
     start, last = time.monotonic(), ""
-    for event in run(plan):
-        report.add(event)
-        line = _line(event)
-        if line and line != last:
-            print(f"[{time.monotonic() - start:6.1f} s] {line}", file=sys.stderr, flush=True)
-            last = line
-    report.settings["seconds"] = round(time.monotonic() - start, 1)
+    try:
+        for event in run(plan):
+            report.add(event)
+            report.settings["seconds"] = round(time.monotonic() - start, 1)
+            if isinstance(event, results.Row):
+                _save_json(report, folder)
+            line = _line(event)
+            if line and line != last:
+                print(f"[{time.monotonic() - start:6.1f} s] {line}", file=sys.stderr, flush=True)
+                last = line
+    except KeyboardInterrupt:
+        print("stopped before its end; this is what was measured", file=sys.stderr)
+        report.settings["stopped"] = True
     return report
 
 
@@ -88,11 +94,17 @@ def _line(event: object) -> str:
 
 def save(report: results.Report, folder: Path) -> tuple[Path, Path]:
     """Write both files, and say where."""
+    page = folder / PAGE_NAME
+    json = _save_json(report, folder)
+    page.write_text(figures.html(report), encoding="utf-8")
+    return json, page
+
+
+def _save_json(report: results.Report, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / JSON_NAME, folder / PAGE_NAME
-    paths[0].write_text(report.to_json(), encoding="utf-8")
-    paths[1].write_text(figures.html(report), encoding="utf-8")
-    return paths
+    path = folder / JSON_NAME
+    path.write_text(report.to_json(), encoding="utf-8")
+    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made.error(str(error))
     if given.out.exists() and not given.out.is_dir():
         made.error(f"--out must be a folder, and {str(given.out)!r} is a file")
-    report = measure(plan, given.quick)
+    report = measure(plan, given.out, given.quick)
     print(results.words(report))
     paths = save(report, given.out)
     print(f"\nsaved {paths[0]} and {paths[1]}")

@@ -133,10 +133,11 @@ class Report:
         on = self.machine
         threads = sorted({row.threads for row in self.rows})
         counted = f"{' and '.join(map(str, threads))} thread{'s' if threads != [1] else ''}"
-        quick = " A quick run: few rounds and short contexts, so trust the order more than the figures." if self.settings.get("quick") else ""
+        ends = " A quick run: few rounds and short contexts, so trust the order more than the figures." if self.settings.get("quick") else ""
+        ends += " It was stopped before its end." if self.settings.get("stopped") else ""
         return (
             f"Measured {on['date']} on {on['cpu']}, {on['cores']} cores, {counted}, torch {on['torch']}, transformers {on['transformers']}, fp32, "
-            f"batch 1, random keys and values; medians of {self.settings.get('rounds', 'several')} interleaved rounds.{quick}"
+            f"batch 1, random keys and values; medians of {self.settings.get('rounds', 'several')} interleaved rounds.{ends}"
         )
 
 
