@@ -230,6 +230,31 @@ def softmax(scores, bits):
 
 
 @numba.njit(**COMPILED)
+def score_rows(queries, rows, scores):
+    """scores [G, tokens] of queries [G, D] over keys in full precision [tokens, D]."""
+    eights = rows.shape[0] // 8 * 8
+    for t in range(0, eights, 8):
+        for g in range(queries.shape[0]):
+            scores[g, t : t + 8] = np.float32(0.0)
+            dot_whole(queries[g], rows[t : t + 8], scores[g, t : t + 8])
+    for t in range(eights, rows.shape[0]):
+        for g in range(queries.shape[0]):
+            scores[g, t] = dot(queries[g], rows[t])
+
+
+@numba.njit(**COMPILED)
+def weigh_rows(weights, rows, out):
+    """out [G, D] += weights [G, tokens] times values in full precision [tokens, D]."""
+    eights = rows.shape[0] // 8 * 8
+    for t in range(0, eights, 8):
+        for g in range(out.shape[0]):
+            add_eight(weights[g, t : t + 8], rows[t : t + 8], out[g])
+    for t in range(eights, rows.shape[0]):
+        for g in range(out.shape[0]):
+            add(weights[g, t], rows[t], out[g])
+
+
+@numba.njit(**COMPILED)
 def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, nbits, block, packed, start, stop, out, first, last):
     """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D]; G query heads share each.
 
@@ -243,13 +268,10 @@ def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, n
         b, h = n // heads, n % heads
         query = queries[b, h] * np.float32(scale)
         score(query, kc[b, h, :packed], ks[b, h, :blocks], km[b, h, :blocks], kg[b, h], nbits, block, scores)
+        score_rows(query, rk[b, h, start:stop], scores[:, packed:])
         for g in range(scores.shape[0]):
-            for t in range(start, stop):
-                scores[g, packed + t - start] = dot(query[g], rk[b, h, t])
             if bias.shape[0]:
                 add(np.float32(1.0), bias[b], scores[g])
             softmax(scores[g], bits)
         weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, out[b, h])
-        for g in range(scores.shape[0]):
-            for t in range(start, stop):
-                add(scores[g, packed + t - start], rv[b, h, t], out[b, h, g])
+        weigh_rows(scores[:, packed:], rv[b, h, start:stop], out[b, h])
