@@ -12,10 +12,10 @@ from tiny_chat import make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
-from kvcache import models
+from kvcache import catalog, models
 from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
-from ui import charts, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
+from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, wanted_columns
 from ui.pump import batches
@@ -510,6 +510,31 @@ def test_a_misfit_names_its_column():
 def test_twins_are_told_apart():
     comparison = Comparison(wanted_columns("tiny", "", {}, [("dynamic", {}), ("dynamic", {})]))
     assert len({column.label for column in comparison.columns}) == 2
+
+
+@pytest.mark.parametrize(
+    "other, alike", [(("dynamic", {}), True), (("sink", {}), False), (("sink", {"window_length": 64, "num_sink_tokens": 2}), False)]
+)
+def test_columns_of_one_cache_are_said_to_be_alike(other, alike):
+    comparison = Comparison(wanted_columns("tiny", "", {}, [("dynamic", {}), ("dynamic", {}), other]))
+    assert comparison.alike is alike
+    assert bool(compare_events.alike_words(comparison)) is alike
+
+
+def test_a_default_that_is_written_out_is_still_the_same_cache():
+    twins = [("sink", {}), ("sink", catalog.entry("sink").check(tiny().config))]
+    assert Comparison(wanted_columns("tiny", "", {}, twins)).alike
+
+
+@pytest.mark.parametrize("load", [tiny, reader, lambda: None])
+def test_the_demo_asks_for_what_it_has_told(load):
+    text, messages = compare_events.demo_for(load())
+    assert bool(text) is (load is reader)
+    told = text
+    for message, expected in messages:
+        assert expected in told and expected not in message or not expected
+        told += message
+    assert sum(bool(expected) for _, expected in messages) >= 2
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------

@@ -105,6 +105,12 @@ class Comparison:
         return [column.conversation.cache for column in self.columns] + self.shadows
 
     @property
+    def alike(self) -> bool:
+        """Do all columns hold the same cache with the same parameters?"""
+        first, *others = ((each.cache, _complete(each, self.loaded.config)) for each in self.wanted)
+        return all(other == first for other in others)
+
+    @property
     def users(self) -> list[str]:
         return [turn.user for turn in self.columns[0].turns]
 

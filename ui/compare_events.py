@@ -8,7 +8,7 @@ import gradio as gr
 
 from . import compare_view, drift, fragments
 from .compare import Comparison, wanted_columns
-from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, read_settings
+from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, loaded_or_none, read_settings
 from .layout import ChatTab, CompareTab
 from .pump import batches
 from .state import Registry, Session
@@ -22,6 +22,21 @@ DEMO = (
     ("What is my name?", "Ada"),
     ("Which code opens the red box?", "7-3-1"),
 )
+
+READ = "My name is Ada and the red box opens with 7-3-1."  # by an encoder, which is told nothing in the chat
+DEMO_READING = (
+    ("My dog is called Rex.", ""),
+    ("Tell me a story about a fox.", ""),
+    ("What can you do?", ""),
+    ("What is my name?", "Ada"),
+    ("Which code opens the red box?", "7-3-1"),
+    ("What is my dog called?", "Rex"),
+)
+
+
+def demo_for(loaded) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What the demo puts into the system box, or "" to leave it, and its messages."""
+    return (READ, DEMO_READING) if loaded is not None and loaded.is_encoder_decoder else ("", DEMO)
 
 
 def read_columns(chat: ChatTab, tab: CompareTab, values: Mapping) -> list:
@@ -47,7 +62,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     except ValueError as error:
         yield {tab.notice: fragments.notice(str(error), "error")}
         return
-    note = "" if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
+    note = alike_words(comparison) if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
     session.comparison, session.busy = comparison, True
     yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn="Stop"),
            tab.table: compare_view.table_html(comparison)}
@@ -67,6 +82,12 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     if session.comparison and session.comparison.broken:
         yield _results(tab, comparison)
     yield {tab.message: gr.update(submit_btn="Run all", stop_btn=False)}
+
+
+def alike_words(comparison: Comparison) -> str:
+    """What to say where there is nothing to compare: some models suit one cache alone."""
+    sentence = "All columns hold the same cache, so they come out alike. Choose another cache or, where the model suits no other, another model."
+    return sentence if comparison.alike else ""
 
 
 def _drift(tab: CompareTab, comparison: Comparison, session: Session) -> Iterator[dict]:
@@ -93,7 +114,7 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
 
 
 def _results(tab: CompareTab, comparison: Comparison) -> dict:
-    sentence = "Stopped: the next run starts over, because the columns no longer share their messages." if comparison.broken else ""
+    sentence = "Stopped: the next run starts over, because the columns no longer share their messages." if comparison.broken else alike_words(comparison)
     return {tab.notice: fragments.notice(sentence, "info"), tab.table: compare_view.table_html(comparison),
             tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
@@ -121,7 +142,11 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         yield from begin(values, request, [(values[tab.message], "")], False)
 
     def demo(values, request: gr.Request):
-        yield from begin(values, request, DEMO, True)
+        text, messages = demo_for(loaded_or_none(values[chat.model]))
+        if text:
+            values = values | {chat.system: text}
+            yield {chat.system: text}
+        yield from begin(values, request, messages, True)
 
     def restart(request: gr.Request):
         registry.get(key_of(request)).comparison = None
@@ -134,7 +159,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
             session.stop.set()
 
     tab.message.submit(send, inputs, painted, **compute)
-    tab.demo.click(demo, inputs, painted, **compute)
+    tab.demo.click(demo, inputs, [*painted, chat.system], **compute)
     tab.restart.click(restart, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
@@ -145,8 +170,6 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
 
 def wire_form(chat: ChatTab, form) -> None:
     """Show the parameters of the cache that was picked."""
-    from .events import loaded_or_none
-
     def chosen(values):
         loaded = loaded_or_none(values[chat.model])
         return form.chosen(values[form.cache], loaded and loaded.config)
