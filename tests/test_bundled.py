@@ -29,6 +29,7 @@ from kvcache.bundled import (
     separation,
     train,
     values,
+    ways,
 )
 
 FOLDER = bundled.path()
@@ -77,6 +78,15 @@ def test_ways_of_speaking_are_split():
     trained = {phrases.choose(rng, tells) for _ in range(2000)}
     held = {phrases.choose(rng, tells, held=True) for _ in range(50)}
     assert len(trained) > 150 and not trained & held
+
+
+def test_every_way_of_talk_reads_whole_and_only_tells_have_the_value():
+    rng = Random(0)
+    for tells, questions in ways.TALK.values():
+        for template in tells + questions:
+            for _ in range(5):
+                text = grammar.expand(rng, template)
+                assert not set(text) & set("{}|") and (text.count("$v") == 1) == (template in tells) and " ," not in text, text
 
 
 def test_recalled_values_were_said_before():

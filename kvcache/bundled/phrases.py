@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass, replace
 from random import Random
 
-from . import grammar
+from . import grammar, ways
 
 HELD_OUT_ONE_IN = 10
 
@@ -895,11 +895,12 @@ _MADE_UP_MORE = (
 def _widen(kind: str, rule: Kind) -> Kind:
     """The kind with its further ways and those that all kinds share."""
     tells, questions = _MORE.get(kind) or (_FAVOURITE_MORE if kind.startswith("favourite ") else _MADE_UP_MORE)
+    talk, asks = ways.of(kind)
     what, value = _WHAT[kind]
     shared = _TELL_IS + (() if rule.values in ("spot", "event_time") else _TELL_AS)
     shared = tuple(t.replace("$n", what).replace("$w", value).replace("$i", "@is" if kind == "spot" else "is") for t in shared)
     clauses = "{" + "|".join(rule.indirect or rule.clauses) + "}"
-    return replace(rule, tells=_evenly(rule.tells, tells + shared), questions=_evenly(rule.questions, questions + tuple(a.replace("$c", clauses) for a in ASK_CLAUSE)))
+    return replace(rule, tells=_evenly(rule.tells, tells + talk + shared), questions=_evenly(rule.questions, questions + asks + tuple(a.replace("$c", clauses) for a in ASK_CLAUSE)))
 
 
 def _evenly(plain: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
