@@ -356,6 +356,21 @@ def test_training_from_nothing_stops_resumes_and_exports(tmp_path):
     assert resumed.step > 0 and resumed.seconds > 0 and resumed.tokens >= resumed.total
 
 
+def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_float32(tmp_path):
+    made = {}
+    for flags in ([], ["--bfloat16"]):
+        run = train.Run(train.parse(["--smoke", "--start", str(FOLDER), "--work", str(tmp_path / str(len(flags))), *flags]))
+        ids, weights = run.data.next(4, 64)
+        loss, _, gradients = run.gradients(float(weights[:, 1:].sum()), ids, weights)
+        made[len(flags)] = loss, torch.cat([g.flatten() for g in gradients])
+        run.one_step()
+        run.data.close()
+        assert {p.dtype for p in run.model.parameters()} == {torch.float32}
+    (exact, sharp), (loss, rounded) = made[0], made[1]
+    assert not torch.equal(sharp, rounded) and torch.cosine_similarity(sharp, rounded, dim=0) > 0.99
+    assert abs(loss - exact) < 0.02 * exact
+
+
 # The model that ships
 
 

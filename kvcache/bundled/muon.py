@@ -1,6 +1,6 @@
-"""Muon in float32: momentum, then the nearest orthogonal matrix, for all matrices of one shape at a time.
+"""Muon: momentum, then the nearest orthogonal matrix, for all matrices of one shape at a time.
 
-torch.optim.Muon works in bfloat16, which is slow on CPUs without bf16 units. Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
+torch.optim.Muon always works in bfloat16, which is slow on CPUs without bf16 units; this one does under autocast. Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
 """
 
 from collections import defaultdict

@@ -24,7 +24,7 @@ class Stage:
 
 
 CURRICULUM = (Stage(0.12, 128, 32), Stage(0.14, 256, 16), Stage(0.30, 512, 12), Stage(0.30, 1024, 6), Stage(0.14, 2048, 4))
-FURTHER = (Stage(0.10, 256, 16), Stage(0.40, 512, 8), Stage(0.35, 1024, 4), Stage(0.15, 2048, 2))  # for weights that know their language already
+FURTHER = (Stage(0.06, 256, 24), Stage(0.38, 512, 12), Stage(0.38, 1024, 6), Stage(0.18, 2048, 4))  # for weights that know their language already
 READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 SMOKE_TOKENS = 4_000
@@ -68,6 +68,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
     parser.add_argument("--threads", type=int, default=2, help="parts of each batch computed side by side, on one core each")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bfloat16", action="store_true", help="multiply matrices in bfloat16: 1.6 times as fast on a CPU with AVX-512 BF16; slow on one without")
     parser.add_argument("--compile", action="store_true", help="compile the model; needs a C++ compiler on CPU")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
     options = parser.parse_args(arguments)
@@ -192,7 +193,9 @@ class Run:
         ids = ids.long()
         w = weights[:, 1:].flatten()
         keep = w > 0
-        logits, targets, w = self.logits(ids[:, :-1], texts, keep), ids[:, 1:].flatten()[keep], w[keep]
+        with self.precision():
+            logits = self.logits(ids[:, :-1], texts, keep)
+        targets, w = ids[:, 1:].flatten()[keep], w[keep]
         loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / total
         told = w == RECALLED
         right = (logits[told].argmax(-1) == targets[told]).float().mean().item()
@@ -214,7 +217,17 @@ class Run:
         for optimiser, rate in zip(self.optimisers, self.rates):
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
-        list(self.pool.map(lambda optimiser: optimiser.step(), self.optimisers))
+        list(self.pool.map(self.step_of, self.optimisers))
+
+    def step_of(self, optimiser) -> None:
+        with self.precision():
+            optimiser.step()
+
+    def precision(self):
+        """What matrices are multiplied in by the thread that asks; parameters, norms and sums stay in float32."""
+        import torch
+
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.options.bfloat16)
 
     def save(self) -> None:
         """A checkpoint from which the same arguments go on."""
@@ -242,7 +255,7 @@ class Run:
 
         family.export(self.model, self.tok, self.folder)
         note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed,
-                "rate": self.options.rate}
+                "rate": self.options.rate, "bfloat16": self.options.bfloat16}
         (self.folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
 
 
