@@ -630,6 +630,16 @@ def test_pairs_are_compared_on_what_their_encoder_read(model):
     assert json.loads(compare_view.chart_value(comparison))["figure"]["data"][-1]["y"][-1] == first["used_nbytes"]
 
 
+def test_memory_kept_for_later_stands_beside_the_bytes_in_use():
+    comparison = Comparison(wanted_columns("tiny", "", REPLY, [("dynamic", {}), ("static", {"max_cache_len": 512})]))
+    list(comparison.ask(WORDS))
+    dynamic, static = comparison.rows()
+    assert static["used_nbytes"] == dynamic["used_nbytes"] and static["times_smaller_than_dynamic"] == 1.0
+    assert static["reserved_nbytes"] > 4 * static["used_nbytes"] and static["nbytes"] == static["used_nbytes"] + static["reserved_nbytes"]
+    table = compare_view.table_html(comparison)
+    assert compare_view.human_bytes(static["reserved_nbytes"]) in table and "Reserved" in table
+
+
 def test_a_column_that_is_no_pair_is_refused_with_what_would_do():
     with pytest.raises(ValueError, match="Cache 1: dynamic: umt5 has an encoder.*'encoder_decoder' takes this cache"):
         Comparison(wanted_columns("reader", "", {}, [("dynamic", {}), ("sink", {})]))

@@ -178,7 +178,7 @@ class Comparison:
         return {
             "cache": column.label, "name": column.settings.cache, "parameters": _complete(column.settings, self.loaded.config),
             "tokens_seen": snapshot.seen, "tokens_held": snapshot.held, "nbytes": snapshot.total,
-            "used_nbytes": used_nbytes(snapshot),
+            "used_nbytes": used_nbytes(snapshot), "reserved_nbytes": snapshot.total - used_nbytes(snapshot),
             "times_smaller_than_dynamic": round(dynamic / used_nbytes(snapshot), 3) if snapshot.total and dynamic else None,
             "time_to_first_token": stats and stats.time_to_first_token,
             "decode_tokens_per_second": stats and stats.decode_tokens_per_second,

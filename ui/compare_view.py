@@ -16,8 +16,8 @@ from .charts import human_bytes
 from .compare import Column, Comparison, Turn
 from .view import dynamic_nbytes
 
-HEADS = (("cache", "Cache"), ("nbytes", "Bytes"), ("times_smaller_than_dynamic", "vs Dynamic"), ("time_to_first_token", "First token"),
-         ("decode_tokens_per_second", "Tokens/s"), ("agreement", "Agrees"), ("diverges_at", "Diverges at"), ("mean_kl", "Mean KL"))
+HEADS = (("cache", "Cache"), ("used_nbytes", "In use"), ("reserved_nbytes", "Reserved"), ("times_smaller_than_dynamic", "vs Dynamic"),
+         ("time_to_first_token", "First token"), ("decode_tokens_per_second", "Tokens/s"), ("agreement", "Agrees"), ("diverges_at", "Diverges at"), ("mean_kl", "Mean KL"))
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
@@ -72,7 +72,8 @@ def table_html(comparison: Comparison) -> str:
     heads = "".join(f'<th scope="col">{head}</th>' for _, head in HEADS)
     rows = "".join(_row_html(n, row) for n, row in enumerate(comparison.rows()))
     count = len(comparison.users)
-    words = f"{comparison.loaded.title}, {count} message{'s' * (count != 1)}; times and rates are of the last reply"
+    words = (f"{comparison.loaded.title}, {count} message{'s' * (count != 1)}; times and rates are of the last reply; vs Dynamic: how many times fewer bytes "
+             "are in use than a DynamicCache holds")
     return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="Comparison"><table class="kv-figures"><thead><tr>{heads}</tr>'
             f'</thead><tbody>{rows}</tbody></table></div><p class="kv-quiet">{escape(words)}.</p>')
 
@@ -86,7 +87,7 @@ def cell_text(name: str, value: Any) -> str:
     """One figure as the table shows it; a dash where there is none."""
     if value is None:
         return "–"
-    if name == "nbytes":
+    if name in ("used_nbytes", "reserved_nbytes"):
         return human_bytes(value)
     if name == "times_smaller_than_dynamic":
         return f"{value:.1f}x"
