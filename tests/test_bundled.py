@@ -1,6 +1,7 @@
 """The bundled model: its data are reproducible and split, its tokenizer loses nothing, and it remembers what it is told."""
 
 import re
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -220,7 +221,8 @@ def test_yes_and_no_are_true():
         if reply.startswith("You have not told me"):
             continue
         fact = talk.facts[talk.latest[0]]
-        existence = fact.kind in ("relation", "pet") and not re.search("call|name", asked.lower()) and not evaluate.contains(asked, fact.value)
+        naming = "name" in asked.lower() or get_close_matches("called", asked.lower().split(), cutoff=0.8)  # typed in haste: "clled"
+        existence = fact.kind in ("relation", "pet") and not naming and not evaluate.contains(asked, fact.value)
         assert evaluate.contains(reply, fact.value) and reply.startswith("Yes, " if existence or evaluate.contains(asked, fact.value) else "No, "), (asked, reply)
         answers.append(reply[:3])
     assert 0.3 < answers.count("No,") / len(answers) < 0.6

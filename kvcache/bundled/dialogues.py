@@ -228,12 +228,12 @@ class Conversation:
         named = rng.choice(("My name is {}.", "I am {}.")).format(recalled(self.assistant))
         self.turn(message, named if self.assistant else "I am a small assistant. I have no name.")
 
-    def story_turn(self) -> None:
-        turns, questions = smalltalk.story(self.rng, self.held, self.names() | self.taken())
-        for user, reply in turns:
-            self.turn(finish(self.rng, user), reply)
+    def story(self) -> tuple[str, str]:
+        """A wish for a story, and the story, about which there will be questions."""
+        (user, reply), questions = smalltalk.story(self.rng, self.held, self.names() | self.taken())
         for question, answer in questions:
             self.story_due.append((self.position + self.rng.choice((0, 0, 20, 60)), question, answer))
+        return finish(self.rng, user), reply
 
     def filler_turn(self, share: float = 1.0) -> None:
         """Small talk, a long remark, a list or a sum; with a share of 0.74 only the first two."""
@@ -287,7 +287,7 @@ class Conversation:
         elif roll < 0.085:
             self.assistant_turn()
         elif roll < 0.115 and self.length > 200:
-            self.story_turn()
+            self.turn(*self.story())
         elif roll < 0.19 and room:
             exchanges.mention(self)
         elif roll < 0.24:

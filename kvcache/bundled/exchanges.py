@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import checks, chores, corrections, glue, mentions, phrases, sentences, values
 from .facts import Fact, ask, finish, informal, new_fact, sloppy, tell
 from .grammar import article, expand
-from .marks import REFUSING, decisive, strip
+from .marks import REFUSING, decisive, strip, unguessable
 from .mentions import OPPOSITES, Subject
 
 if TYPE_CHECKING:
@@ -211,16 +211,22 @@ def reopen(talk: Conversation, subject: Subject) -> None:
 def other_value(talk: Conversation, slot: str, fact: Fact) -> str:
     """A value that is not the fact's: an older one of it, one of another fact of its kind, or any."""
     rng = talk.rng
-    old = [v for v in talk.old.get(slot, []) if v.lower() != fact.value.lower()]
+    old = [v for v in talk.old.get(slot, []) if differ(v, fact.value)]
     if old and rng.random() < 0.5:
         return rng.choice(old)
-    alike = [f.value for f in talk.facts.values() if f.rule.values == fact.rule.values and f.rule.answer != sentences.SEEN_ANSWER and f.value.lower() != fact.value.lower()]
+    alike = [f.value for f in talk.facts.values() if f.rule.values == fact.rule.values and f.rule.answer != sentences.SEEN_ANSWER and differ(f.value, fact.value)]
     if alike and rng.random() < 0.5:
         return rng.choice(alike)
     value = fact.value
-    while value.lower() == fact.value.lower():
+    while not differ(value, fact.value):
         value = values.make(rng, fact.rule.values, talk.held)
     return value
+
+
+def differ(one: str, other: str) -> bool:
+    """False where one of two values is the other or says it with more: "on Saturday", "on Saturday at 9 o'clock"."""
+    one, other = one.lower(), other.lower()
+    return one not in other and other not in one
 
 
 def check(talk: Conversation) -> None:
@@ -304,15 +310,15 @@ def correction(talk: Conversation, slot: str) -> None:
 
 
 def combined(talk: Conversation) -> None:
-    """A greeting, a thank you, a feeling or a chore beside a telling or a question, or two of these; the reply serves both."""
+    """A greeting, a thank you, a feeling or a request beside a telling or a question, or two of these; the reply serves both."""
     rng = talk.rng
     if rng.random() < 0.2:
         return two_facts(talk)
-    parts = [rng.choice((greeting, greeting, feeling, chore, asked)), rng.choice((told, told, asked))] if talk.facts else [greeting, told]
-    if rng.random() < 0.3 and parts[0] in (feeling, chore):
+    parts = [rng.choice((greeting, greeting, feeling, request, request, asked)), rng.choice((told, told, asked))] if talk.facts else [rng.choice((greeting, greeting, request)), told]
+    if rng.random() < (0.7 if parts[0] is request else 0.3 if parts[0] is feeling else 0):
         parts.reverse()
     messages, replies = zip(*(part(talk) for part in parts))
-    first = messages[0] if messages[0][-1] in ".!?," else messages[0] + rng.choice((".", "!", ",", " and") if parts[0] is not chore else ("?", "."))
+    first = messages[0] if messages[0][-1] in ".!?," else messages[0] + rng.choice((".", "!", ",", " and") if parts[0] is not request else ("?", "."))
     message = f"{first} {messages[1]}"
     talk.latest = ("", 0)
     talk.turn(message, " ".join(replies))
@@ -347,6 +353,18 @@ def chore(talk: Conversation) -> tuple[str, str]:
     user, reply = talk.rng.choice(chores.CHORES)(talk.rng)
     text = expand(talk.rng, user).strip()
     return finish(talk.rng, text, mark(text)), reply
+
+
+def request(talk: Conversation) -> tuple[str, str]:
+    """A chore, a story, a joke, a fact or a kind word that is wanted beside something else."""
+    rng, roll = talk.rng, talk.rng.random()
+    if roll < 0.3:
+        return chore(talk)
+    if roll < 0.6 and talk.length > 200:
+        return talk.story()
+    pieces, ways = chores.TELLING[rng.choice(("joke", "joke", "fact", "compliment"))]
+    text = expand(rng, ways)
+    return finish(rng, text, mark(text)), unguessable(rng.choice(pieces))
 
 
 def told(talk: Conversation) -> tuple[str, str]:

@@ -473,7 +473,7 @@ KINDS["spot"] = Kind(
      "{somebody|my wife|my friend} {needs|wants|asks for} {my|the} $k{, |. }where {should I look|must we look|should I send them}", "where {exactly |}@is {my|the} $k",
      "where {had|have} I {put|left|hidden} {my|the} $k", "my $k @is where",
      "where @is my $k", "where did I {put|leave|hide|keep|place|drop} {my|the} $k", "where {can I find|do I find|should I look for|do I keep|have I put|have I left} my $k", "where was my $k", "what did I do with my $k", "where @is the $k", "in what place @is my $k", "have you seen my $k"),
-    ("where my $k @is", "where I {put|left|hid|keep} my $k", "where to {find|look for} my $k", "the place of my $k"), "where my $k is", "Your $k @is $v.", tuple(THINGS), weight=3)
+    ("where my $k @is", "where I {put|left|hid|keep} my $k", "where to {find|look for} my $k", "the place of my $k"), "where my $k @is", "Your $k @is $v.", tuple(THINGS), weight=3)
 
 KINDS["coloured"] = Kind(
     "colour",
