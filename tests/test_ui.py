@@ -583,7 +583,8 @@ def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back()
     shown = form.refit("quantized", reader().config)
     assert shown[form.cache]["value"] == "encoder_decoder" and shown[form.choosers["encoder_decoder"]] == "quantized"
     assert [name for name, group in form.groups.items() if shown[group]["visible"]] == ["encoder_decoder"]
-    assert form.choosers["encoder_decoder"] not in form.refit("sink", reader().config)
+    assert form.part_in(shown) == "quantized" and form.part_in(form.refit("sink", reader().config)) == "dynamic"
+    assert form.part_in(form.refit("sink", reader().config, ["dynamic", "quantized"])) == "static"
     assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "dynamic"
     assert form.refit("sink", tiny().config)[form.cache]["value"] == "sink"
     assert "Sliding window: umt5 biases by the distance" in shown[form.note]

@@ -239,8 +239,10 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             return {tab.model_note: fragments.notice(str(error), "error"), tab.model: before}
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **tab.form.refit(name, loaded.config), **forecast(values | {tab.form.cache: tab.form.fitting(name, loaded.config)})}
+        taken = []
         for form in forms:
-            shown |= form.refit(values[form.cache], loaded.config)
+            shown |= form.refit(values[form.cache], loaded.config, taken)
+            taken.append(form.part_in(shown))
         return shown
 
     def arrived(values, request: gr.Request, progress=gr.Progress()):

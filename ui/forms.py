@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -134,17 +134,23 @@ class CacheForm:
         """The cache of that name if it can be had for this model, else the first that can."""
         return next((each for each in (name, *self.entries) if not why_not(self.entries[each], config)), name)
 
-    def refit(self, name: str, config) -> dict:
+    def refit(self, name: str, config, taken: Collection[str] = ()) -> dict:
         """Updates after another model was loaded: which caches and choices fit it, and one that does in place of one that does not.
 
-        A cache that is made of others takes the former one for its part, where it can.
+        A cache that is made of others takes the former one for its part, where it can, else the first one not in `taken`.
         """
         new = self.fitting(name, config)
         updates = self.chosen(new, config) | {self.cache: gr.update(choices=cache_choices(self.entries, config), value=new)}
         entry = self.entries[new]
-        if new != name and name in entry.parts and name not in disabled(entry, entry.parameters[0], config):
-            updates[self.choosers[new]] = name
+        if new != name and entry.parts:
+            off = disabled(entry, entry.parameters[0], config)
+            parts = [part for part in (name, *entry.parts) if part in entry.parts and part not in off]
+            updates[self.choosers[new]] = next((part for part in parts if part == name or part not in taken), parts[0])
         return updates
+
+    def part_in(self, updates: Mapping) -> str | None:
+        """The part that `refit` chose, or None."""
+        return next((updates[chooser] for chooser in self.choosers.values() if chooser in updates), None)
 
     def wire_parts(self) -> None:
         """Show the settings of the part that was chosen, of every cache that is made of others."""
