@@ -113,14 +113,14 @@ def test_a_cache_that_does_not_fit_is_marked_and_its_note_gives_the_reason():
     for label, name in forms.cache_choices(kvcache.ENTRIES, config):
         assert label.endswith("not here") == bool(refused[name])
         if refused[name]:
-            assert "kv-warning" in forms.note_html(kvcache.ENTRIES[name], config, "f")
+            assert "kv-warning" in forms.note_html(kvcache.ENTRIES[name], config)
 
 
 def test_choices_that_can_not_be_taken_are_greyed_out_with_the_reason():
     parameter = SimpleNamespace(name="nbits", label="Bits", kind="choice", choices=(8, 3, 1))
     entry = SimpleNamespace(name="q", title="Q", summary="s.", parameters=(parameter,), unavailable=lambda: None,
                             fits_alone=lambda config: None, parts={}, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
-    note = forms.note_html(entry, object(), "f")
+    note = forms.reasons_html(entry, object(), "f")
     assert "#f-q-nbits label:nth-of-type(2), #f-q-nbits label:nth-of-type(3)" in note
     assert "Bits 3, 1: no &lt;3&gt;" in note
 
@@ -587,7 +587,7 @@ def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back()
     assert form.part_in(form.refit("sink", reader().config, ["dynamic", "quantized"])) == "static"
     assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "dynamic"
     assert form.refit("sink", tiny().config)[form.cache]["value"] == "sink"
-    assert "Sliding window: umt5 biases by the distance" in shown[form.note]
+    assert "Sliding window: umt5 biases by the distance" in shown[form.reasons]
 
 
 def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders_tokens(tab):

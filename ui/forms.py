@@ -54,12 +54,17 @@ def is_slider(parameter) -> bool:
     return (parameter.maximum - parameter.minimum) / (parameter.step or 1) <= MAX_SLIDER_STEPS
 
 
-def note_html(entry, config, form_id: str) -> str:
-    """The line under the cache: what it does, or why it can't be used; then the greyed-out choices with their reasons."""
+def note_html(entry, config) -> str:
+    """The line under the cache: what it does, or why it can't be used."""
     reason = why_not(entry, config)
-    lines = [f'<p class="kv-summary">{html.escape(entry.summary)}</p>']
     if reason:
-        lines = [f'<p class="kv-warning" role="status">{html.escape(entry.title)}: {html.escape(reason)}</p>']
+        return f'<p class="kv-warning" role="status">{html.escape(entry.title)}: {html.escape(reason)}</p>'
+    return f'<p class="kv-summary">{html.escape(entry.summary)}</p>'
+
+
+def reasons_html(entry, config, form_id: str) -> str:
+    """Choices that can't be used: greyed out, and why."""
+    lines = []
     for parameter in entry.parameters:
         off = disabled(entry, parameter, config)
         if off:
@@ -91,7 +96,7 @@ def widget_id(form_id: str, *names: str) -> str:
 
 @dataclass(frozen=True)
 class CacheForm:
-    """A cache dropdown, its note, and one group of parameter widgets per catalog entry, of which one group shows.
+    """A cache dropdown, its note, why some choices can't be had, and one group of parameter widgets per catalog entry, of which one group shows.
 
     An entry that is made of another one has a group for each of these, too, of which one shows. `widgets` is by
     (cache, parameter) and (cache, part, parameter).
@@ -100,6 +105,7 @@ class CacheForm:
     entries: Mapping[str, Any]
     cache: gr.Dropdown
     note: gr.HTML
+    reasons: gr.HTML
     groups: dict[str, gr.Column]
     parts: dict[tuple[str, str], gr.Column]
     widgets: dict[tuple[str, ...], gr.components.Component]
@@ -111,7 +117,7 @@ class CacheForm:
 
     @property
     def outputs(self) -> list:
-        return [self.cache, self.note, *self.groups.values(), *self.choosers.values()]
+        return [self.cache, self.note, self.reasons, *self.groups.values(), *self.choosers.values()]
 
     @property
     def choosers(self) -> dict[str, gr.Radio]:
@@ -128,7 +134,8 @@ class CacheForm:
     def chosen(self, name: str, config) -> dict:
         """Updates after another cache was picked."""
         updates = {group: gr.update(visible=cache == name) for cache, group in self.groups.items()}
-        return {self.note: note_html(self.entries[name], config, self.form_id), **updates}
+        entry = self.entries[name]
+        return {self.note: note_html(entry, config), self.reasons: reasons_html(entry, config, self.form_id), **updates}
 
     def fitting(self, name: str, config) -> str:
         """The cache of that name if it can be had for this model, else the first that can."""
@@ -165,9 +172,10 @@ def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label:
     """Build the form where it is called. `values` replaces defaults of the cache chosen at first; `folded` hides the
     parameters behind a heading."""
     cache = gr.Dropdown(cache_choices(entries), value=default, label=label, elem_id=f"{form_id}-cache", filterable=False)
-    note = gr.HTML(note_html(entries[default], None, form_id), elem_classes="kv-note")
+    note = gr.HTML(note_html(entries[default], None), elem_classes="kv-note")
     groups, parts, widgets = {}, {}, {}
     with gr.Accordion("Settings", open=False) if folded else nullcontext():
+        reasons = gr.HTML(reasons_html(entries[default], None, form_id), elem_classes="kv-note")
         for name, entry in entries.items():
             with gr.Column(visible=name == default, elem_classes="kv-params") as groups[name]:
                 given = values or {} if name == default else {}
@@ -177,7 +185,7 @@ def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label:
                         widgets |= _parameter_widgets(own, form_id, {}, name)
                 if folded and not entry.parameters:
                     gr.HTML('<p class="kv-quiet">Nothing to set.</p>')
-    return CacheForm(form_id, entries, cache, note, groups, parts, widgets)
+    return CacheForm(form_id, entries, cache, note, reasons, groups, parts, widgets)
 
 
 def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any], *whole: str) -> dict:

@@ -87,6 +87,7 @@
       const Plotly = await loadPlotly(element.querySelector("[data-plotly]").dataset.plotly);
       drawLegend(legend, figure.data, hidden, ask);
       for (const trace of figure.data) if (hidden.has(trace.name)) trace.visible = false;
+      node.classList.add("kv-drawn"); // gives it its height, which Plotly reads
       await Plotly.react(node, resolve(figure.data), layoutFor(figure.layout), config);
       node.dataset.draws = Number(node.dataset.draws ?? 0) + 1;
     };
