@@ -406,7 +406,7 @@ def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped
 def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped, tokenizer):
     caches = (("dynamic", {}), ("static", {"max_cache_len": 256}), ("sliding_window", {"window_length": 32}), ("sink", {"window_length": 32}))
     rows = {row.label: row for row in separation.measure(shipped, tokenizer, 8, (100,), caches, tell=lambda line: None)}
-    assert list(rows) == ["Dynamic", "Static 256", "Window 32", "Sink 4 + 28", separation.NO_CACHE, separation.NEVER_TOLD]
+    assert list(rows) == ["Dynamic", "Static 256", "Window 32", "Sink 4 + 28", separation.UPSTREAM, separation.NO_CACHE, separation.NEVER_TOLD]
     assert rows["Dynamic"].recalled["100"] >= 0.75
     assert all(rows[label].same["100"] == 1 for label in ("Static 256", separation.NO_CACHE))
     assert all(rows[label].recalled["100"] <= 0.25 for label in ("Window 32", "Sink 4 + 28", separation.NEVER_TOLD))

@@ -12,6 +12,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from transformers.cache_utils import QuantizedCache
+from transformers.utils import is_hqq_available
+
+from ..cache import layer_types
 from ..catalog import create, entry
 from . import environment, evaluate, path
 
@@ -29,6 +33,7 @@ CACHES = (
     ("sliding_window", {"window_length": 256}),
     ("sink", {"window_length": 256}),
 )
+UPSTREAM = "upstream HQQ 2-bit"  # transformers' own, as it comes: groups of 64 along axis 0, all rounded again at every flush
 NO_CACHE, NEVER_TOLD = "No cache", "Guessing: it was never told"
 
 
@@ -57,11 +62,13 @@ def measure(model, tokenizer, questions: int, distances=DISTANCES, caches=CACHES
 
 
 def _answers(model, tokenizer, cases, caches):
-    """(label, answers) of every row, the full cache's first."""
+    """(label, answers) of every row, the full cache's first; transformers' own quantised cache where it takes the model."""
     asked = [case.messages for case in cases]
     for name, parameters in caches:
         rows = 8 if "left padding" in entry(name).can else 1  # a batch is padded on the left
         yield entry(name).describe(**parameters), evaluate.replies(model, tokenizer, asked, rows, partial(create, name, model, **parameters))
+    if set(layer_types(model.config)) == {"full_attention"} and is_hqq_available():
+        yield UPSTREAM, evaluate.replies(model, tokenizer, asked, 1, partial(QuantizedCache, "hqq", model.config, nbits=2))
     yield NO_CACHE, evaluate.replies(model, tokenizer, asked, use_cache=False)
     yield NEVER_TOLD, evaluate.replies(model, tokenizer, [messages[2:] for messages in asked])
 
