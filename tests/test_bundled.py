@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvcache import bundled
 from kvcache.bundled import (
+    average,
     batches,
     checks,
     chores,
@@ -371,6 +372,19 @@ def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_f
     (exact, sharp), (loss, rounded) = made[0], made[1]
     assert not torch.equal(sharp, rounded) and torch.cosine_similarity(sharp, rounded, dim=0) > 0.99
     assert abs(loss - exact) < 0.02 * exact
+
+
+def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
+    one, other = (AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32) for _ in range(2))
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(1.0)
+    other.save_pretrained(tmp_path / "other")
+    average.main([str(FOLDER), str(tmp_path / "other"), "--share", "0.25", "--out", str(tmp_path / "out")])
+    mixed = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert all(torch.allclose(p + 0.25, q, atol=1e-6) for p, q in zip(one.parameters(), mixed.parameters()))
+    with pytest.raises(ValueError, match="only models of one shape"):
+        average.average(FOLDER, bundled.path("kvlab-mamba2-5m"), 0.5, tmp_path / "none")
 
 
 # The model that ships

@@ -1,0 +1,39 @@
+"""Average the weights of two models of one shape: `python -m kvcache.bundled.average BEFORE AFTER --share 0.6 --out FOLDER`.
+
+Between weights and what further training made of them lies a model that keeps what the training lost and has most of what it won.
+Source: Wortsman et al. 2022, arXiv 2109.01903.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+FILE = "model.safetensors"
+
+
+def average(before: Path, after: Path, share: float, out: Path) -> None:
+    """Write (1 - share) of the weights in `before` and `share` of those in `after`, beside the other files of `after`. Raises ValueError where their shapes differ."""
+    old, new = load_file(before / FILE), load_file(after / FILE)
+    odd = [name for name in {*old, *new} if name not in old or name not in new or old[name].shape != new[name].shape]
+    if odd:
+        raise ValueError(f"{before} and {after} differ in the shape of {', '.join(sorted(odd)[:3])}: only models of one shape can be averaged")
+    shutil.copytree(after, out, dirs_exist_ok=True)
+    mixed = {name: old[name].float().lerp(new[name].float(), share).to(new[name].dtype) for name in new}
+    save_file(mixed, out / FILE, metadata={"format": "pt"})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Average two folders."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--share", type=float, default=0.5, help="of the second model's weights, 0 to 1")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    average(options.before, options.after, options.share, options.out)
+
+
+if __name__ == "__main__":
+    main()
