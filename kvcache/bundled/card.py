@@ -68,7 +68,7 @@ on cores shared with other work):
 
 The scripts have not been run from nothing to the end in one go.
 
-*by hand, second set* was written before its author saw the data maker's templates and is used for verdicts only. Its author then widened the templates,
+*by hand, second set* was written before its author saw the data maker's templates and served verdicts, and once the choice among six candidates. Its author then widened the templates,
 and someone who had seen neither set widened them again: now 15 of its {verdict_pairs} rows and 5 of the first set's {pairs} match templates of one kind on both sides, values aside."""
 
 

@@ -1,8 +1,8 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`, and `verdict`, a second set by which nothing
-was tuned), and things never told (`never_told` and `verdict_never_told`, which should be declined). Prints a table and writes JSON beside
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`, and `verdict`, a second set by which no
+data was made), and things never told (`never_told` and `verdict_never_told`, which should be declined). Prints a table and writes JSON beside
 the model.
 """
 
