@@ -124,8 +124,9 @@ def with_each_cache(folder: Path) -> str:
     measured = separation.read(folder)
     if measured is None:
         return ""
+    own = f" *{separation.UPSTREAM}* is transformers' own cache with its defaults." if any(row["label"] == separation.UPSTREAM for row in measured["rows"]) else ""
     return (f"## With each cache\nThe same questions in training's ways, {measured['questions']} for each distance, answered greedily with each cache: the share right by tokens between the\n"
-            f"telling and the question, and how many answers are word for word the full cache's.\n\n{separation.table(measured)}\n\n")
+            f"telling and the question, and how many answers are word for word the full cache's.{own}\n\n{separation.table(measured)}\n\n")
 
 
 def parameters(folder: Path) -> int:
