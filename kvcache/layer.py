@@ -58,7 +58,10 @@ class Buffer:
     def refuse(self, rows: torch.Tensor) -> None:
         """Raise ValueError for rows [B, H, n, D] that do not go behind those held."""
         data = self.data
-        if data is not None and (data.shape[:T] != rows.shape[:T] or data.shape[D] != rows.shape[D] or data.dtype != rows.dtype):
+        if data is None:
+            return
+        ours, theirs = data.shape, rows.shape
+        if ours[B] != theirs[B] or ours[H] != theirs[H] or ours[D] != theirs[D] or data.dtype != rows.dtype:
             raise ValueError(_mismatch(data, rows))
 
     def replace(self, rows: torch.Tensor) -> None:

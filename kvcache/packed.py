@@ -9,7 +9,6 @@ A quantised layer returns `PackedStates`, which are tensors to every model: scal
 and anything else that is done with them decodes them first, so that no model can read them wrongly.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -159,15 +158,19 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     packed = isinstance(key, PackedStates) and isinstance(value, PackedStates)
     if not packed or is_causal or dropout_p or isinstance(query, PackedStates):
         return None
-    heads, tokens = key.side.shape[1:3]
-    one_token = query.shape[2] == 1 or query.shape[1] == heads
-    plain_mask = attn_mask is None or attn_mask.dim() == 4 and attn_mask.shape[1:] == (1, 1, tokens)
-    if not one_token or not plain_mask or (torch.is_grad_enabled() and query.requires_grad):
+    if not one_token(query, key.side.shape, attn_mask):
         return None
     scale = query.shape[3] ** -0.5 if scale is None else scale
     if key.fused:
         return _run(LOOPS.run, query, key.side, value.side, attn_mask, scale)
     return _in_pieces(query, key.side, value.side, attn_mask, scale)
+
+
+def one_token(query: torch.Tensor, keys: torch.Size, mask: torch.Tensor | None) -> bool:
+    """Is it one token that attends to keys [B, H, T, D], under no mask but one of tokens, and is no gradient asked for?"""
+    single = query.shape[2] == 1 or query.shape[1] == keys[1]
+    plain_mask = mask is None or mask.dim() == 4 and mask.shape[1:] == (1, 1, keys[2])
+    return single and plain_mask and not (query.requires_grad and torch.is_grad_enabled())
 
 
 def _in_pieces(query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
@@ -176,7 +179,7 @@ def _in_pieces(query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor |
     queries = (query.float() * scale).reshape(batch, heads, -1, dim)
     scores = torch.cat([queries @ keys.transpose(2, 3) for keys in key.pieces()], dim=3)
     if mask is not None:
-        scores += _bias(mask, batch)[:, None, None]
+        scores += torch.from_numpy(bias(mask, batch))[:, None, None]
     weights, out, seen = scores.softmax(dim=3), 0.0, 0
     for values in value.pieces():
         out = out + weights[..., seen : seen + values.shape[2]] @ values
@@ -191,20 +194,20 @@ def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.
     out = torch.empty(*query.shape[:3], value.residual.shape[3])
     *keys, key_residual = key.arrays()
     *values, value_residual = value.arrays()
-    fixed = (queries, scale, *keys, *values, key_residual, value_residual, _nothing() if mask is None else _bias(mask, batch).numpy(), key.scheme.nbits, key.block)
+    fixed = (queries, scale, *keys, *values, key_residual, value_residual, bias(mask, batch), key.scheme.nbits, key.block)
     fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
     shared(attend_heads, fixed, count, threaded=count * key.packed * dim > ENOUGH)
     return out.to(query.dtype)
 
 
-def _bias(mask: torch.Tensor, batch: int) -> torch.Tensor:
-    """[batch, tokens] to add to the scores."""
+def bias(mask: torch.Tensor | None, batch: int) -> np.ndarray:
+    """[batch, tokens] to add to the scores, for the loops; [0, 0] without a mask."""
+    if mask is None:
+        return _NOTHING
     row = mask[:, 0, 0]
-    row = torch.where(row, 0.0, torch.finfo(torch.float32).min) if row.dtype == torch.bool else row.float()
-    return row.expand(batch, -1).contiguous()
+    lowest = torch.finfo(torch.float32).min  # and not -inf, which loops compiled for speed may not meet
+    row = torch.where(row, 0.0, lowest) if row.dtype == torch.bool else row.float().clamp(min=lowest)
+    return row.expand(batch, -1).contiguous().numpy()
 
 
-@functools.cache
-def _nothing():
-    """Nothing to add to the scores."""
-    return torch.empty(0, 0).numpy()
+_NOTHING = np.empty((0, 0), np.float32)

@@ -1,14 +1,13 @@
 """The loops of attention over packed codes, for numba. Imported only where they are used: compiling takes seconds, once.
 
-A byte holds codes from equal parts of the head (`quantize.pack`). Masking leaves each where it stands, so that a code of part j
-comes out multiplied by 2^(j nbits), which is divided out of its scale: every inner loop multiplies small integers. Inner loops
-run over one-dimensional slices to their own length, which is what LLVM turns into vector code for every width.
+Eight tokens at a time are unpacked to small whole numbers, once for all query heads that share them; scales and minima are folded into
+the queries and the attention weights. The inner loops are `vectors_numba`'s.
 """
-
-import math
 
 import numba
 import numpy as np
+
+from .vectors_numba import add_to_one, add_to_two, dot_eight, fetch, unpack_2, unpack_4, unpack_8
 
 COMPILED = dict(fastmath=True, cache=True, nogil=True, error_model="numpy")
 LOG2_E = np.float32(1.4426950408889634)
@@ -37,169 +36,108 @@ def dot(a, b):
 
 
 @numba.njit(**COMPILED)
-def add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums):
-    sums[0] += s0
-    sums[1] += s1
-    sums[2] += s2
-    sums[3] += s3
-    sums[4] += s4
-    sums[5] += s5
-    sums[6] += s6
-    sums[7] += s7
-
-
-@numba.njit(**COMPILED)
-def dot_whole(a, rows, sums):
-    """sums [8] += a times eight rows."""
-    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
-    for i in range(a.shape[0]):
-        x = a[i]
-        s0 += x * np.float32(r0[i])
-        s1 += x * np.float32(r1[i])
-        s2 += x * np.float32(r2[i])
-        s3 += x * np.float32(r3[i])
-        s4 += x * np.float32(r4[i])
-        s5 += x * np.float32(r5[i])
-        s6 += x * np.float32(r6[i])
-        s7 += x * np.float32(r7[i])
-    add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums)
-
-
-@numba.njit(**COMPILED)
-def dot_pair(a, b, rows, low, high, sums):
-    """sums [8] += a times the `low` bits of eight rows, and b times their `high` bits: each byte is widened once for both."""
-    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
-    for i in range(a.shape[0]):
-        x, y = a[i], b[i]
-        c0, c1, c2, c3, c4, c5, c6, c7 = np.int32(r0[i]), np.int32(r1[i]), np.int32(r2[i]), np.int32(r3[i]), np.int32(r4[i]), np.int32(r5[i]), np.int32(r6[i]), np.int32(r7[i])
-        s0 += x * np.float32(c0 & low) + y * np.float32(c0 & high)
-        s1 += x * np.float32(c1 & low) + y * np.float32(c1 & high)
-        s2 += x * np.float32(c2 & low) + y * np.float32(c2 & high)
-        s3 += x * np.float32(c3 & low) + y * np.float32(c3 & high)
-        s4 += x * np.float32(c4 & low) + y * np.float32(c4 & high)
-        s5 += x * np.float32(c5 & low) + y * np.float32(c5 & high)
-        s6 += x * np.float32(c6 & low) + y * np.float32(c6 & high)
-        s7 += x * np.float32(c7 & low) + y * np.float32(c7 & high)
-    add_sums(s0, s1, s2, s3, s4, s5, s6, s7, sums)
-
-
-@numba.njit(**COMPILED)
 def add(share, b, out):
     for i in range(out.shape[0]):
         out[i] += share * b[i]
 
 
 @numba.njit(**COMPILED)
-def add_eight(shares, rows, out):
-    """out += shares [8] times eight rows; eight, so that `out` is loaded and stored seldom."""
-    a, b, c, d, e, f, g, h = shares[0], shares[1], shares[2], shares[3], shares[4], shares[5], shares[6], shares[7]
-    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
-    for i in range(out.shape[0]):
-        first = (a * r0[i] + b * r1[i]) + (c * r2[i] + d * r3[i])
-        out[i] += first + ((e * r4[i] + f * r5[i]) + (g * r6[i] + h * r7[i]))
-
-
-@numba.njit(**COMPILED)
-def fold(query, scales, gain, nbits, folded):
-    """folded [parts, width] = the query [D] with a block's scales [D] and gain in it."""
-    width = folded.shape[1]
-    for part in range(folded.shape[0]):
-        spread = gain / np.float32(1 << part * nbits)
-        for i in range(width):
-            folded[part, i] = query[part * width + i] * scales[part * width + i] * spread
+def unpack(codes, t, nbits, eight):
+    """eight [8, D] = the codes of tokens t to t + 8, as float32; codes [tokens, D nbits / 8]."""
+    address, stride = codes.ctypes.data + t * codes.strides[0], codes.strides[0]
+    if nbits == 4:
+        unpack_4(address, stride, codes.shape[1], eight.ctypes.data)
+    elif nbits == 8:
+        unpack_8(address, stride, codes.shape[1], eight.ctypes.data)
+    else:
+        unpack_2(address, stride, codes.shape[1], eight.ctypes.data)
 
 
 @numba.njit(**COMPILED)
 def score(queries, codes, scales, minima, gains, nbits, block, scores):
     """scores [G, tokens] of queries [G, D] that share a head, over packed keys: codes [tokens, D nbits / 8], scales [blocks, D]."""
     many, dim = queries.shape
-    width, mask = codes.shape[1], (1 << nbits) - 1
-    parts = dim // width
-    folded, bits = np.empty((many, parts, width), np.float32), np.empty(dim, np.int32)
+    folded, offsets, eight = np.empty((many, dim), np.float32), np.empty(many, np.float32), np.empty((8, dim), np.float32)
+    bits = np.empty(dim, np.int32)
     floats = bits.view(np.float32)
     for index in range(codes.shape[0] // block):
-        first, last, gain = index * block, (index + 1) * block, gains[index, 0]
         from_half(minima[index], bits, floats)
         for g in range(many):
-            scores[g, first:last] = dot(queries[g], floats) * gain
+            offsets[g] = dot(queries[g], floats) * gains[index, 0]
         from_half(scales[index], bits, floats)
         for g in range(many):
-            fold(queries[g], floats, gain, nbits, folded[g])
-        for t in range(first, last, 8):
+            fold(queries[g], floats, gains[index, 0], folded[g])
+        for t in range(index * block, (index + 1) * block, 8):
+            unpack(codes, t, nbits, eight)
             for g in range(many):
-                if parts == 1:
-                    dot_whole(folded[g, 0], codes[t : t + 8], scores[g, t : t + 8])
-                for part in range(0, parts - 1, 2):
-                    low = np.int32(mask << part * nbits)
-                    dot_pair(folded[g, part], folded[g, part + 1], codes[t : t + 8], low, low << np.int32(nbits), scores[g, t : t + 8])
+                dot_eight(folded.ctypes.data + 4 * g * dim, eight.ctypes.data, 4 * dim, dim, offsets[g], scores.ctypes.data + g * scores.strides[0] + 4 * t)
 
 
 @numba.njit(**COMPILED)
-def decode_whole(rows, column, scales, minima, j, gain, out):
-    """Of eight rows: out[:, column : ...] = codes from a column on, by the scales and minima [8, groups] of group j; as many as a group has."""
-    count = out.shape[1] // scales.shape[1]
-    for k in range(8):
-        row, decoded = rows[k][column : column + count], out[k][column : column + count]
-        scale, minimum = scales[k, j] * gain, minima[k, j] * gain
-        for i in range(count):
-            decoded[i] = np.float32(row[i]) * scale + minimum
-
-
-@numba.njit(**COMPILED)
-def decode_pair(row, low, high, scale_a, minimum_a, scale_b, minimum_b, out_a, out_b):
-    """out_a = the `low` bits of a row, decoded; out_b = its `high` bits."""
-    for i in range(row.shape[0]):
-        code = np.int32(row[i])
-        out_a[i] = np.float32(code & low) * scale_a + minimum_a
-        out_b[i] = np.float32(code & high) * scale_b + minimum_b
-
-
-@numba.njit(**COMPILED)
-def decode_eight(rows, column, count, part, nbits, scales, minima, gain, out):
-    """Two parts of eight tokens, from `part` and a column on: out [8, D] by scales, minima [8, groups]."""
-    width, group = rows.shape[1], out.shape[1] // scales.shape[1]
-    a = part * width + column
-    b = a + width
-    first, second = a // group, b // group
-    low = np.int32(((1 << nbits) - 1) << part * nbits)
-    high, spread = low << np.int32(nbits), gain / np.float32(1 << part * nbits)
-    spread_b = spread / np.float32(1 << nbits)
-    for k in range(8):
-        decode_pair(
-            rows[k][column : column + count], low, high, scales[k, first] * spread, minima[k, first] * gain,
-            scales[k, second] * spread_b, minima[k, second] * gain, out[k][a : a + count], out[k][b : b + count],
-        )  # fmt: skip
+def fold(query, scales, gain, folded):
+    """folded [D] = the query with a block's scales and gain in it."""
+    for i in range(query.shape[0]):
+        folded[i] = query[i] * scales[i] * gain
 
 
 @numba.njit(**COMPILED)
 def weigh(weights, codes, scales, minima, gains, nbits, block, out):
     """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
 
-    Tokens go by eights, which `block` is a multiple of; each is decoded once for all that share it.
+    Tokens go by eights, which `block` is a multiple of; the codes of each are unpacked once for all that share it.
     """
     many, dim = out.shape
-    width, groups = codes.shape[1], scales.shape[1]
-    step = math.gcd(dim // groups, width)
-    eight, bits = np.empty((8, dim), np.float32), np.empty((2, block * groups), np.int32)
-    floats = bits.view(np.float32)
-    token_scales, token_minima = floats[0].reshape(block, groups), floats[1].reshape(block, groups)
+    groups = scales.shape[1]
+    size = dim // groups
+    eight, bits = np.empty((8, dim), np.float32), np.empty(block * groups, np.int32)
+    token_scales, token_minima = np.empty((groups, block), np.float32), np.empty((groups, block), np.float32)
+    shares, least = np.empty((many, groups, block), np.float32), np.zeros((many, groups), np.float32)
     out[:] = np.float32(0.0)
     for index in range(codes.shape[0] // block):
-        start, stop, gain = index * block, (index + 1) * block, gains[index, 0]
-        from_half(scales[start:stop].reshape(-1), bits[0], floats[0])
-        from_half(minima[start:stop].reshape(-1), bits[1], floats[1])
+        start, stop = index * block, (index + 1) * block
+        by_group(scales[start:stop], bits, token_scales)
+        by_group(minima[start:stop], bits, token_minima)
+        for g in range(many):
+            for j in range(groups):
+                least[g, j] += spread(weights[g, start:stop], token_scales[j], token_minima[j], gains[index, 0], shares[g, j])
         for t in range(0, block, 8):
-            rows = codes[start + t : start + t + 8]
-            if nbits == 8:
-                for j in range(groups):
-                    decode_whole(rows, j * step, token_scales[t : t + 8], token_minima[t : t + 8], j, gain, eight)
-            for part in range(0, dim // width - 1, 2):
-                for column in range(0, width, step):
-                    decode_eight(rows, column, step, part, nbits, token_scales[t : t + 8], token_minima[t : t + 8], gain, eight)
-            for g in range(many):
-                add_eight(weights[g, start + t : start + t + 8], eight, out[g])
+            unpack(codes, start + t, nbits, eight)
+            for j in range(groups):
+                first = 4 * j * size
+                add_rows(many, shares.ctypes.data + 4 * (j * block + t), 4 * groups * block, eight.ctypes.data + first, 4 * dim, size, out.ctypes.data + first, out.strides[0])
+    for g in range(many):
+        for i in range(dim):
+            out[g, i] += least[g, i // size]
+
+
+@numba.njit(**COMPILED)
+def by_group(halves, bits, out):
+    """out [groups, tokens] = float16 numbers [tokens, groups], given as their bits; bits: room for as many int32."""
+    floats = bits.view(np.float32)
+    from_half(halves.reshape(-1), bits, floats)
+    groups = out.shape[0]
+    for j in range(groups):
+        for t in range(out.shape[1]):
+            out[j, t] = floats[t * groups + j]
+
+
+@numba.njit(**COMPILED)
+def add_rows(many, shares, apart, rows, stride, count, out, step):
+    """To each of `many` rows at `out`, `step` bytes apart, eight rows times its own shares: `add_to_one`, two at a time while there are two."""
+    for g in range(0, many - 1, 2):
+        add_to_two(shares + g * apart, apart, rows, stride, count, out + g * step, step)
+    if many % 2:
+        add_to_one(shares + (many - 1) * apart, apart, rows, stride, count, out + (many - 1) * step, step)
+
+
+@numba.njit(**COMPILED)
+def spread(weights, scales, minima, gain, shares):
+    """shares [tokens] = weights times scales and gain; returns the sum of weights times minima and gain."""
+    total = np.float32(0.0)
+    for t in range(shares.shape[0]):
+        shares[t] = weights[t] * gain * scales[t]
+        total += weights[t] * minima[t]
+    return total * gain
 
 
 @numba.njit(**COMPILED)
@@ -232,11 +170,11 @@ def softmax(scores, bits):
 @numba.njit(**COMPILED)
 def score_rows(queries, rows, scores):
     """scores [G, tokens] of queries [G, D] over keys in full precision [tokens, D]."""
-    eights = rows.shape[0] // 8 * 8
+    eights, dim = rows.shape[0] // 8 * 8, rows.shape[1]
     for t in range(0, eights, 8):
+        fetch(rows.ctypes.data + (t + 8) * rows.strides[0], 8 * rows.strides[0])
         for g in range(queries.shape[0]):
-            scores[g, t : t + 8] = np.float32(0.0)
-            dot_whole(queries[g], rows[t : t + 8], scores[g, t : t + 8])
+            dot_eight(queries[g].ctypes.data, rows.ctypes.data + t * rows.strides[0], rows.strides[0], dim, np.float32(0.0), scores.ctypes.data + g * scores.strides[0] + 4 * t)
     for t in range(eights, rows.shape[0]):
         for g in range(queries.shape[0]):
             scores[g, t] = dot(queries[g], rows[t])
@@ -247,8 +185,8 @@ def weigh_rows(weights, rows, out):
     """out [G, D] += weights [G, tokens] times values in full precision [tokens, D]."""
     eights = rows.shape[0] // 8 * 8
     for t in range(0, eights, 8):
-        for g in range(out.shape[0]):
-            add_eight(weights[g, t : t + 8], rows[t : t + 8], out[g])
+        fetch(rows.ctypes.data + (t + 8) * rows.strides[0], 8 * rows.strides[0])
+        add_rows(out.shape[0], weights.ctypes.data + 4 * t, weights.strides[0], rows.ctypes.data + t * rows.strides[0], rows.strides[0], rows.shape[1], out.ctypes.data, out.strides[0])
     for t in range(eights, rows.shape[0]):
         for g in range(out.shape[0]):
             add(weights[g, t], rows[t], out[g])
@@ -275,3 +213,22 @@ def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, n
             softmax(scores[g], bits)
         weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, out[b, h])
         weigh_rows(scores[:, packed:], rv[b, h, start:stop], out[b, h])
+
+
+@numba.njit(**COMPILED)
+def attend_rows(queries, scale, keys, values, bias, out, first, last):
+    """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D], for keys and values in full precision [B, H, T, D].
+
+    queries [B, H, G, D]; bias [B, T] to add to the scores, or [0, 0].
+    """
+    heads, scores = queries.shape[1], np.empty((queries.shape[2], keys.shape[2]), np.float32)
+    bits = np.empty(scores.shape[1], np.int32)
+    for n in range(first, last):
+        b, h = n // heads, n % heads
+        score_rows(queries[b, h] * np.float32(scale), keys[b, h], scores)
+        for g in range(scores.shape[0]):
+            if bias.shape[0]:
+                add(np.float32(1.0), bias[b], scores[g])
+            softmax(scores[g], bits)
+        out[b, h] = np.float32(0.0)
+        weigh_rows(scores, values[b, h], out[b, h])

@@ -1,6 +1,6 @@
 """One thread for every test: tiny models gain nothing from more, and lose much on a busy machine.
 
-The loops over packed codes are compiled before the first test, so that no cache changes from decoding to them halfway.
+The loops of attention are compiled before the first test, so that no cache changes to them halfway.
 """
 
 import os
@@ -15,7 +15,8 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def packed_loops():
-    from kvcache.packed import LOOPS
+def attention_loops():
+    from kvcache import packed, rows
 
-    assert LOOPS.ready(wait=True), LOOPS.reason
+    for loops in (packed.LOOPS, rows.LOOPS):
+        assert loops.ready(wait=True), loops.reason

@@ -5,8 +5,9 @@ from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
-from ..layer import RowsLayer
+from ..layer import RowsLayer, T
 from ..predict import Shape, predicted_rows
+from ..rows import attendable
 from .sliding_window import WindowLayer
 
 
@@ -16,13 +17,14 @@ class GrowingLayer(RowsLayer):
     is_croppable = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views."""
+        """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views; a single token's keys may be `RowStates`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.key_rows.append(key_states)
         self.value_rows.append(value_states)
         self.seen += key_states.shape[-2]
-        return self.key_rows.view(), self.value_rows.view()
+        keys, values = self.key_rows.view(), self.value_rows.view()
+        return (attendable(keys, values) if key_states.shape[T] == 1 else keys), values
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""
