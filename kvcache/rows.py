@@ -40,8 +40,11 @@ LOOPS = Loops("attention by compiled loops is unavailable; torch's own runs inst
 
 
 def attendable(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The keys [B, H, T, D], as RowStates where the loops win by it; the first time asked, they are compiled in a thread beside."""
-    if keys.numel() < WORTH or torch.compiler.is_compiling() or not LOOPS.ready(wait=False):
+    """The keys [B, H, T, D] of rows that are contiguous, as RowStates where the loops win by it.
+
+    The first time asked, the loops are compiled in a thread beside.
+    """
+    if torch.compiler.is_compiling() or keys.numel() < WORTH or not LOOPS.ready(wait=False):
         return keys
     for states in (keys, values):
         if states.dtype != torch.float32 or not states.is_cpu or states.requires_grad:

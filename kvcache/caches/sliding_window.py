@@ -11,6 +11,7 @@ from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T
 from ..predict import Shape, predicted_rows
+from ..rows import attendable
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 
@@ -80,7 +81,8 @@ class WindowLayer(RowsLayer):
         self._evict(max(0, self.held - self.window_length + 1))
         if n == 1:
             self._append(key_states, value_states)
-            return self.keys, self.values
+            keys, values = self.keys, self.values
+            return attendable(keys, values), values
         attended = _joined(self.keys, key_states), _joined(self.values, value_states)
         self.seen += n
         self._keep(*attended)

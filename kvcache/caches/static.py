@@ -13,6 +13,7 @@ from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
+from ..rows import attendable
 from ..step import DECODE, why_not_compiled
 
 
@@ -139,7 +140,8 @@ class StaticLayer(Layer):
         self.keys.index_copy_(T, rows, key_states)
         self.values.index_copy_(T, rows, value_states)
         self._advance(n)
-        return self.keys, self.values
+        keys, values = self.keys, self.values
+        return (attendable(keys, values) if n == 1 else keys), values
 
     def _check(self, key_states: torch.Tensor) -> None:
         keys = self.keys
