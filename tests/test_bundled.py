@@ -22,12 +22,14 @@ from kvcache.bundled import (
     facts,
     family,
     grammar,
+    grow,
     hand_written,
     marks,
     mentions,
     mimetic,
     muon,
     phrases,
+    scenes,
     separation,
     train,
     values,
@@ -89,6 +91,31 @@ def test_every_way_of_talk_reads_whole_and_only_tells_have_the_value():
             for _ in range(5):
                 text = grammar.expand(rng, template)
                 assert not set(text) & set("{}|") and (text.count("$v") == 1) == (template in tells) and " ," not in text, text
+
+
+def test_every_scene_reads_whole_and_only_tells_have_the_value():
+    rng, every = Random(0), (*scenes.scenes(held=False), *scenes.scenes(held=True))
+    assert len(every) > 600 and len({scene.clause for scene in every}) > 0.98 * len(every)
+    for scene in every:
+        for template in scene.tells + scene.questions:
+            text = grammar.expand(rng, template)
+            assert text.isascii() and not set(text) & set("{}|") and (text.count("$v") == 1) == (template in scene.tells), (scene.clause, text)
+        assert len(scene.tells) >= 4 and len(scene.questions) >= 5 and not {"I'm", "mine", "we", "our"} & set(scene.clause.split()), scene.clause
+
+
+def test_scenes_and_their_listed_values_are_split():
+    trained, held = ({scene.clause for scene in scenes.scenes(side)} for side in (False, True))
+    assert not trained & held and 0.05 < len(held) / len(trained) < 0.2
+    rng = Random(0)
+    told = {value for value, kind in (scenes.make(rng) for _ in range(2000)) if kind.values not in values.CLOSED}
+    assert not any(values.held_out(value) for value in told)
+    assert {rule.clauses[0] for _, rule in (scenes.make(rng) for _ in range(500))} <= trained
+
+
+@pytest.mark.parametrize(("block", "wrong"), [("what I eat | food\n- $v", "'# clause | values'"), ("# what I eat | meals\n- $v", "'meals'"), ("# what I eat | food\n$v", "'\\$v'")])
+def test_a_scene_that_is_none_is_named(block, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        scenes.read(block)
 
 
 def test_recalled_values_were_said_before():
@@ -286,7 +313,7 @@ def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_pa
     assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
 
 
-@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS])
+@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS])
 def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
     assert len(pairs) >= 100
     for told, asked, expected in pairs:
@@ -334,14 +361,32 @@ def test_muon_steps_are_nearly_orthogonal():
     assert singular.min() > 0.5 and singular.max() < 1.4  # five Newton-Schulz steps aim at 1 within about 0.3
 
 
-def test_a_fresh_model_already_copies():
+@pytest.mark.parametrize("name", ["kvlab-llama-5m", "kvlab-llama-4m"])
+def test_a_fresh_model_already_copies(name):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right."""
-    fresh, generator = family.fresh(bundled.DEFAULT), torch.Generator().manual_seed(1)
+    fresh, generator = family.fresh(name), torch.Generator().manual_seed(1)
     ids = torch.randint(6, 2048, (4, 40), generator=generator).repeat(1, 2)
     with torch.inference_mode():
         guess = fresh(ids[:, :-1]).logits.argmax(-1)
     assert (guess == ids[:, 1:])[:, 40:].float().mean() > 0.1
     assert mimetic.frequencies(fresh).shape == (32,)
+
+
+def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(tokenizer):
+    narrow = AutoModelForCausalLM.from_pretrained(bundled.path("kvlab-llama-4m"), dtype=torch.float32)
+    wide = family.fresh("kvlab-llama-5m", start=bundled.path("kvlab-llama-4m"))
+    ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
+    torch.testing.assert_close(wide(ids).logits, narrow(ids).logits, atol=1e-3, rtol=1e-4)
+    wide(ids, labels=ids).loss.backward()
+    new = [wide.model.layers[2].self_attn.o_proj.weight.grad[:, 64:128], wide.model.layers[2].mlp.down_proj.weight.grad[:, 704:]]
+    assert all((part.abs().sum(0) > 0).all() for part in new)
+
+
+def test_only_a_narrower_model_of_the_same_kind_grows():
+    wide, theirs = family.fresh("kvlab-llama-5m"), dict(family.fresh("kvlab-llama-4m").named_parameters())
+    assert grow.wider(wide, theirs) and not grow.wider(wide, dict(wide.named_parameters()))
+    assert not grow.wider(family.fresh("kvlab-llama-4m"), dict(wide.named_parameters()))
+    assert not grow.wider(wide, theirs | {"model.norm.weight": torch.ones(300)})
 
 
 def test_the_schedule_ends_at_zero():
@@ -397,7 +442,7 @@ def test_no_bundled_file_is_over_ten_megabytes():
 
 
 def test_unknown_bundled_models_are_named():
-    with pytest.raises(KeyError, match="kvlab-llama-4m"):
+    with pytest.raises(KeyError, match="kvlab-llama-5m"):
         bundled.path("nothing")
 
 
@@ -412,7 +457,7 @@ def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):
 
 
 def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped, tokenizer):
-    """A floor: 193 of 200 were measured (see the model card)."""
+    """A floor: 188 of 200 were measured (see the model card)."""
     cases = evaluate.generated(40, 128)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.85
 
@@ -427,6 +472,6 @@ def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped,
 
 
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
-    """187 of 200 were measured."""
+    """190 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.9

@@ -13,7 +13,7 @@ from kvcache.catalog import first_fitting
 from kvcache.conversation import Conversation
 from kvcache.models import ModelStore
 
-LLAMA = bundled.path()
+LLAMA = bundled.path("kvlab-llama-4m")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from . import family, hand_written, path, separation
+from . import family, hand_written, path, scenes, separation
 
 TEXT = """---
 license: apache-2.0
@@ -53,29 +53,31 @@ all ways of speaking are held out for the tests.
 python -m kvcache.bundled.train --model {name}{start_option} --tokens {tokens} --work build/{name}
 python -m kvcache.bundled.evaluate --model build/{name}/export
 {separate}```
-{honest}
-"""
+{history}"""
 READING = "Read a text that is given as the system message, and talk about it. "
 GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
 `past_key_values=kvcache.create("encoder_decoder", model)`: the one that transformers 5.23 makes has as many layers as the encoder, and fails."""
 ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
 SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export\n"
-HONEST = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
+PARTS = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
 on cores shared with other work):
 
 {parts}
 
 The scripts have not been run from nothing to the end in one go.
-
-*by hand, second set* was written before its author saw the data maker's templates and served verdicts, and once the choice among six candidates. Its author then widened the templates,
-and someone who had seen neither set widened them again: now 15 of its {verdict_pairs} rows and 5 of the first set's {pairs} match templates of one kind on both sides, values aside."""
+"""
+SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and once a choice among candidates. *third set* ({third} rows)
+was written last, by someone who had seen neither the data maker nor the other sets, and no weights were chosen by it: it is what to expect. The
+{scenes:,} scenes of the data maker, small facts with their ways of telling and asking, are by people who had seen none of the sets; 2 rows of the first
+set, 2 of the second and 6 of the third match the wording of one scene on both sides, values aside.
+"""
 
 
 def card(folder: Path) -> str:
     """The card's text."""
     config = json.loads((folder / "config.json").read_text())
-    training = json.loads((folder / "training.json").read_text())
+    training, results = (json.loads((folder / name).read_text()) for name in ("training.json", "evaluation.json"))
     member, start = family.MEMBERS[folder.name], training.get("start")
     return TEXT.format(
         **{"cores": "two shared CPU cores", **training}, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
@@ -83,8 +85,8 @@ def card(folder: Path) -> str:
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
         start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
-        pairs=len(hand_written.PAIRS), table=table(json.loads((folder / "evaluation.json").read_text())), asked=ASKED_READER if member.reads else "",
-        separation=with_each_cache(folder), honest=how_it_was(training))
+        pairs=len(hand_written.PAIRS), table=table(results), asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
+        history=how_it_was(training) + (about_the_sets() if "third" in results else ""))
 
 
 def shape(config: dict) -> str:
@@ -109,10 +111,15 @@ def longest(config: dict) -> str:
 
 
 def how_it_was(training: dict) -> str:
-    """In which parts the training was done; "" where it was done in one go."""
-    if "parts" not in training:
-        return f"\n{training['note']}\n" if "note" in training else ""
-    return HONEST.format(parts=_parts(training), pairs=len(hand_written.PAIRS), verdict_pairs=len(hand_written.VERDICT_PAIRS))
+    """In which parts the training was done, and what else is to be said of it."""
+    said = (PARTS.format(parts=_parts(training)) if "parts" in training else "", training["note"] + "\n" if "note" in training else "")
+    return "".join(f"\n{text}" for text in said if text)
+
+
+def about_the_sets() -> str:
+    """How independent the hand-written sets are of the training data."""
+    every = len(scenes.scenes(held=False)) + len(scenes.scenes(held=True))
+    return "\n" + SETS.format(second=len(hand_written.VERDICT_PAIRS), third=len(hand_written.THIRD_PAIRS), scenes=every)
 
 
 def _parts(training: dict) -> str:
@@ -139,6 +146,7 @@ COLUMNS = (
     ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("by hand: recalled", "hand_written", "recalled"),
     ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
     ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
+    ("by hand, third set: recalled", "third", "recalled"), ("third set: declined though told", "third", "told but declined"), ("third set, never told: declined", "third_never_told", "declined"),
 )  # fmt: skip
 
 

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass, replace
 from random import Random
 
-from . import grammar, phrases, sentences, values
+from . import grammar, phrases, scenes, sentences, values
 from .marks import recalled
 
-OPEN = 0.1  # share of open facts
+OPEN, SCENES = 0.1, 0.35  # shares of facts made by grammar and of facts from the lists of scenes
 STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
 PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
 CHAT = [line.split(":") for line in """you:u|ya
@@ -96,9 +96,12 @@ def _vowel(word: str) -> bool:
 
 def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None) -> Fact:
     """A fact whose key is not in `taken` (names of people may come back for another kind of fact)."""
-    if kind == "open" or kind is None and rng.random() < OPEN:
-        value, rule = sentences.make(rng, held)
-        return Fact("open", rule.clauses[0], value, rule)
+    roll = rng.random()
+    if kind == "open" or kind is None and roll < OPEN + SCENES:
+        while True:
+            value, rule = (sentences if kind == "open" or roll < OPEN else scenes).make(rng, held)
+            if rule.clauses[0] not in taken:
+                return Fact("open", rule.clauses[0], value, rule)
     while True:
         name = kind or rng.choices(_KINDS, _WEIGHTS)[0]
         rule = phrases.KINDS[name]
@@ -198,5 +201,5 @@ def acknowledge(rng: Random, facts: list[Fact]) -> str:
             return fill_key(rng.choice(echo), fact.key, fact.value, fact.value)
         return rng.choice(("Got it. ", "Okay. ", "Noted. ", "Thank you. ")) + fact.sentence(fact.value)
     if roll < 0.5:
-        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(f.phrase for f in facts))
+        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(dict.fromkeys(f.phrase for f in facts)))
     return rng.choice(("Okay.", "Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))

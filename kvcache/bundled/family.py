@@ -1,4 +1,4 @@
-"""The bundled models' shapes: one Llama that learns from nothing, and its relatives, which begin with its weights where they have the same ones."""
+"""The bundled models' shapes: a small Llama that learns from nothing, a wider one that grows from it, and relatives that begin with its weights where they have the same ones."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,13 +22,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from . import mimetic, mimetic_mamba, reader, tokenizer
+from . import grow, mimetic, mimetic_mamba, reader, tokenizer
 
 WINDOW = 256  # tokens that a windowed layer sees
 _TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
                   max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
 _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
+_WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -63,7 +64,8 @@ class Member:
 
 
 MEMBERS: dict[str, Member] = {
-    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "a plain Llama: every layer attends to every token"),
+    "kvlab-llama-5m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WIDE)), mimetic.initialise, "a plain Llama: every layer attends to every token, two query heads to a key head"),
+    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with"),
     "kvlab-ministral-4m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_LLAMA, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
         mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one"),
@@ -90,10 +92,12 @@ def fresh(name: str, seed: int = 0, start: Path | None = None) -> PreTrainedMode
 
 @torch.no_grad()
 def _adopt(model: PreTrainedModel, start: Path) -> None:
-    """Copy every weight of the same shape and name, or of the name a Llama has for it. Raises ValueError if there is none."""
+    """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider Llama takes a narrower one's. Raises ValueError if there is none."""
     theirs = load_file(start / "model.safetensors")
     if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
         return reader.adopt(model, theirs)
+    if grow.wider(model, theirs):
+        return grow.grow(model, theirs)
     shared = {name: p for name, p in model.named_parameters() if (source := _source(name, theirs)) is not None and source.shape == p.shape}
     if not shared:
         raise ValueError(f"{start} has no weight in common with a {model.config.model_type}: start from a model of this family")

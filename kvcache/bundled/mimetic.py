@@ -52,6 +52,13 @@ def plain(model: PreTrainedModel, generator: torch.Generator) -> None:
                 p.zero_() if name.endswith(("o_proj.weight", "down_proj.weight", "output_linear.weight")) else p.normal_(0, std, generator=generator)
 
 
+def _query_head(model: LlamaForCausalLM, head: int) -> slice:
+    """The rows of the first query head of a key head; the others of its group stay random and write nothing."""
+    e = model.config.head_dim
+    at = head * e * (model.config.num_attention_heads // model.config.num_key_value_heads)
+    return slice(at, at + e)
+
+
 def _look_back(model: LlamaForCausalLM, generator: torch.Generator) -> tuple[Tensor, list[Tensor]]:
     """Layer 0: head i attends o_i tokens back and writes what was there into a subspace of its own.
 
@@ -62,17 +69,17 @@ def _look_back(model: LlamaForCausalLM, generator: torch.Generator) -> tuple[Ten
     value = orthonormal(e, d, generator)
     value[:, 0] = 0
     basis = orthonormal(d, d, generator)
-    attention.q_proj.weight.zero_()
     attention.k_proj.weight.zero_()
     writes = []
     for head, (offset, amplitude) in enumerate(OFFSETS):
-        at = head * e
-        attention.q_proj.weight[at:at + half, 0] = amplitude / 3 * torch.cos(f * offset)
-        attention.q_proj.weight[at + half:at + e, 0] = -amplitude / 3 * torch.sin(f * offset)
+        at, asks = head * e, _query_head(model, head)
+        attention.q_proj.weight[asks] = 0
+        attention.q_proj.weight[asks][:half, 0] = amplitude / 3 * torch.cos(f * offset)
+        attention.q_proj.weight[asks][half:, 0] = -amplitude / 3 * torch.sin(f * offset)
         attention.k_proj.weight[at:at + half, 0] = amplitude / 3
         attention.v_proj.weight[at:at + e] = value
         writes.append(basis[:, head * e:(head + 1) * e])
-        attention.o_proj.weight[:, at:at + e] = 0.8 * writes[-1]
+        attention.o_proj.weight[:, asks] = 0.8 * writes[-1]
     return value, writes
 
 
@@ -82,7 +89,7 @@ def _induce(model: LlamaForCausalLM, layer: int, value: Tensor, writes: list[Ten
     slow = torch.nonzero(f < SLOW).flatten()
     dims = torch.cat([slow, slow + e // 2])
     for head, terms in enumerate(TERMS):
-        at = head * e
+        at, asks = head * e, _query_head(model, head)
         query, key = torch.zeros(e, model.config.hidden_size), torch.zeros(e, model.config.hidden_size)
         for number, term in enumerate(terms):
             strength = 2.5 if len(terms) == 1 else 2.9 / math.sqrt(len(terms)) * (1 + 0.375 * (number > 0))
@@ -90,8 +97,8 @@ def _induce(model: LlamaForCausalLM, layer: int, value: Tensor, writes: list[Ten
             i, j = (None, 0) if term == "self" else term
             query[dims] += strength * mix @ (value if i is None else writes[i].T)
             key[dims] += strength * mix @ writes[j].T
-        attention.q_proj.weight[at:at + e] = query
+        attention.q_proj.weight[asks] = query
         attention.k_proj.weight[at:at + e] = key
         found = orthonormal(e, model.config.hidden_size, generator)
         attention.v_proj.weight[at:at + e] = found
-        attention.o_proj.weight[:, at:at + e] = 3 * found.T
+        attention.o_proj.weight[:, asks] = 3 * found.T
