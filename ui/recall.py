@@ -18,7 +18,7 @@ STYLES = {
 }
 
 
-COLOURS = ("keys", "values", "residual", "state", "scales", "evicted")  # of models, by their place in the list
+COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of models, by their place in the list
 
 
 def figure(measured: Mapping) -> dict:
