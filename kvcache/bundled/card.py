@@ -68,8 +68,8 @@ on cores shared with other work):
 The scripts have not been run from nothing to the end in one go.
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and once a choice among candidates. *third set* ({third} rows)
-was written last, by someone who had seen neither the data maker nor the other sets, and no weights were chosen by it: it is what to expect. The
-{scenes:,} scenes of the data maker, small facts with their ways of telling and asking, are by people who had seen none of the sets; 2 rows of the first
+was written last, by someone who had seen neither the data maker nor the other sets, and no weights were chosen by it, but what was recalled of it halfway is why more scenes were written. The
+{scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen none of the sets, as was the third set; 2 rows of the first
 set, 2 of the second and 6 of the third match the wording of one scene on both sides, values aside.
 """
 

@@ -1,8 +1,8 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict` and `third`, by which no data was
-made), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict` and `third`, whose rows no data
+was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
 """
 
 import argparse
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> dict:
     parser.add_argument("--questions", type=int, default=200, help="generated questions a cell")
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
     parser.add_argument("--json", type=Path, default=None, help="default: evaluation.json in the model's folder")
-    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong, but for the verdict set")
+    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong, but for the second and third hand-written sets")
     parser.add_argument("--verdict", action=argparse.BooleanOptionalAction, default=True, help="also the second and the third hand-written set")
     options = parser.parse_args(arguments)
     model, tokenizer = load(options.model)
