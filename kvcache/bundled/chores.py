@@ -207,4 +207,4 @@ def first_letter(rng: Random) -> tuple[str, str]:
     return f"{{what letter does {word} start with|which letter does {word} begin with|what is the first letter of {word}}}", f"{word.capitalize()} starts with {word[0].upper()}."
 
 
-CHORES = (count, count, order, rows, total, total, first_letter)
+CHORES = (count, count, count, count, order, rows, total, total, first_letter)

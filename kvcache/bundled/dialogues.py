@@ -19,6 +19,8 @@ CHARS_PER_TOKEN = 3.6
 NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1500  # tokens between a fact and its question
+BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
+NEVER_TOLD = 0.04, 0.08  # chance of a question about something never told: at the beginning, and how much is added by 1,000 tokens
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
@@ -111,9 +113,11 @@ class Conversation:
         return any(words in m["content"].lower() for m in self.messages)
 
     def new_fact(self, *without: str) -> Fact:
-        """A fact about something not told yet; nobody gets a name that is taken."""
+        """A fact about something not told yet, now and then near to what was; nobody gets a name that is taken."""
+        scenes = [f.key for f in self.facts.values() if f.open] if self.rng.random() < BESIDE else []
+        near = self.rng.choice(scenes) if scenes else None
         while True:
-            fact = new_fact(self.rng, self.taken().union(self.nouns, without), self.held)
+            fact = new_fact(self.rng, self.taken().union(self.nouns, without), self.held, near=near)
             if not (fact.rule.values in NAMING and (fact.value in self.names() or fact.value in self.taken())):
                 return fact
 
@@ -212,7 +216,7 @@ class Conversation:
         kind = neighbour and ("open" if neighbour.open else neighbour.kind)
         if kind and kind != "open" and not any(k.startswith("@") for k in phrases.KINDS[kind].keys) and len(phrases.KINDS[kind].keys) < 3:
             kind = None
-        fact = new_fact(rng, self.taken() | self.nouns, self.held, kind)
+        fact = new_fact(rng, self.taken() | self.nouns, self.held, kind, neighbour.key if kind == "open" else None)
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
         message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
@@ -263,7 +267,7 @@ class Conversation:
         if ready and self.rng.random() < 0.85:
             self.due.remove(ready[0])
             return self.ask_turn(ready[0][1])
-        if self.rng.random() < (0.1 if self.facts else 0.05):
+        if self.rng.random() < NEVER_TOLD[0] + NEVER_TOLD[1] * min(1, self.position / 1000):
             return self.never_told_turn()
         self.by_chance()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import checks, chores, corrections, glue, mentions, phrases, sentences, values
 from .facts import Fact, ask, finish, informal, new_fact, sloppy, tell
 from .grammar import article, expand
-from .marks import REFUSING, decisive, strip, unguessable
+from .marks import REFUSING, decisive, recalled, strip, unguessable
 from .mentions import OPPOSITES, Subject
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def combined(talk: Conversation) -> None:
     rng = talk.rng
     if rng.random() < 0.2:
         return two_facts(talk)
-    parts = [rng.choice((greeting, greeting, feeling, request, request, asked)), rng.choice((told, told, asked))] if talk.facts else [rng.choice((greeting, greeting, request)), told]
+    parts = [rng.choice((greeting, greeting, feeling, request, request, asked)), rng.choice((told, told, asked, asked, own_name))] if talk.facts else [rng.choice((greeting, greeting, request)), told]
     if rng.random() < (0.7 if parts[0] is request else 0.3 if parts[0] is feeling else 0):
         parts.reverse()
     messages, replies = zip(*(part(talk) for part in parts))
@@ -372,6 +372,12 @@ def told(talk: Conversation) -> tuple[str, str]:
     message = tell(talk.rng, fact, talk.held, first=False)
     talk.learn(fact)
     return message, talk.rng.choice(("I will remember {}.", "I will remember {}.", "Okay, I will remember {}.", "Thank you for telling me {}.")).format(fact.phrase)
+
+
+def own_name(talk: Conversation) -> tuple[str, str]:
+    """What the assistant is called, asked beside something else."""
+    message = expand(talk.rng, "{what's yours|what is yours|what is your name|what's your name|who are you|how are you called|what are you called}")
+    return message + "?", f"My name is {recalled(talk.assistant)}." if talk.assistant else "I have no name."
 
 
 def asked(talk: Conversation) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from random import Random
 from . import grammar, phrases, scenes, sentences, values
 from .marks import recalled
 
-OPEN, SCENES = 0.1, 0.35  # shares of facts made by grammar and of facts from the lists of scenes
+OPEN, SCENES = 0.1, 0.5  # shares of facts made by grammar and of facts from the lists of scenes
 STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
 PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
 CHAT = [line.split(":") for line in """you:u|ya
@@ -94,8 +94,14 @@ def _vowel(word: str) -> bool:
     return grammar.article(word) == "an"
 
 
-def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None) -> Fact:
-    """A fact whose key is not in `taken` (names of people may come back for another kind of fact)."""
+def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None, near: str | None = None) -> Fact:
+    """A fact whose key is not in `taken` (names of people may come back for another kind of fact); one of a scene related to that of the clause `near`, where one is."""
+    beside = [scene.clause for scene in scenes.related(near, held) if scene.clause not in taken] if near else []
+    if beside:
+        value, rule = scenes.make(rng, held, near)
+        while rule.clauses[0] in taken:
+            value, rule = scenes.make(rng, held, near)
+        return Fact("open", rule.clauses[0], value, rule)
     roll = rng.random()
     if kind == "open" or kind is None and roll < OPEN + SCENES:
         while True:

@@ -4,6 +4,7 @@ A scene in the lists is a block of lines: `# clause | values`, ways of telling (
 `values.MAKERS`, or `: one; two; three`. One scene in ten is held out from training as a whole.
 """
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from . import values
-from .phrases import ASK_CLAUSE, HELD_OUT_ONE_IN, Kind
+from .phrases import ASK_CLAUSE, HELD_OUT_ONE_IN, RELATIONS, Kind
 from .sentences import SEEN_ANSWER
 
 FOLDER = Path(__file__).parent / "scene_lists"
@@ -63,8 +64,54 @@ def _source(source: str) -> tuple[Callable[[Random, bool], str], str]:
     return lambda rng, held: rng.choice(sides[held]), "listed"
 
 
-def make(rng: Random, held: bool = False) -> tuple[str, Kind]:
-    """A value and the ways to tell it and ask for it."""
-    scene = rng.choice(scenes(held))
+def make(rng: Random, held: bool = False, near: str | None = None) -> tuple[str, Kind]:
+    """A value and the ways to tell it and ask for it. Of a scene that is `related` to the one of the clause `near`, if there is one."""
+    scene = rng.choice((near and related(near, held)) or scenes(held))
     asks = (*scene.questions, rng.choice(ASK_CLAUSE).replace("$c", scene.clause))
     return scene.make(rng, held), Kind(scene.kind, scene.tells, asks, (scene.clause,), "that", SEEN_ANSWER)
+
+
+WH = {"who": "who", "whose": "who", "whom": "who", "when": "when", "where": "where", "why": "why", "how": "how"}
+TIMES = frozenset("time day date month season year weekday hour morning evening".split())
+COMMON = frozenset("my the a an i is are was were am be been in on at of for from to with by and or it its this that me we our us you your their his her they he she has have had do does did will would can could should what which "
+                   "who whose whom when where why how many much long old often far one next last first best most favourite every old new again still always into out up off over after before called name get gets got go goes went make makes made "
+                   "take takes took keep keeps give gives gave want wants say says said need needs use used".split())  # fmt: skip
+OWNERS = frozenset(word for relation in RELATIONS for word in relation.split()) | frozenset("mom gran nan granny ex kids kid children family parents guests guest team client customer dog cat".split())
+RARE = 25  # scenes that may share a word for it to make them alike
+
+
+def _words(clause: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z]+", clause.lower().replace("'s", "")))
+
+
+def _asks_for(clause: str) -> str:
+    """Who, when, where, why, how many and the like; "what" for all that may be asked for in several ways."""
+    first, second, *_ = (*clause.lower().split(), "", "")
+    if first in ("what", "which") and second in TIMES:
+        return "when"
+    return f"how {second}" if first == "how" else WH.get(first, "what")
+
+
+def differ(one: str, other: str) -> bool:
+    """Do two clauses that share a word surely ask for different things: of different people, or for a time beside a place or a person?"""
+    if _words(one) & OWNERS != _words(other) & OWNERS:
+        return True
+    asked = {_asks_for(one), _asks_for(other)}
+    return len(asked) == 2 and ("what" not in asked or bool(asked & {"when", "why"}))
+
+
+@cache
+def related(clause: str, held: bool) -> tuple[Scene, ...]:
+    """Scenes that share a word with a clause, and ask for something else: when the meeting is, beside where it is; my sister's car, beside mine."""
+    index = _by_word(held)
+    alike = {scene.clause: scene for word in _words(clause) - COMMON - OWNERS for scene in index.get(word, ())}
+    return tuple(scene for scene in alike.values() if scene.clause != clause and differ(clause, scene.clause))
+
+
+@cache
+def _by_word(held: bool) -> dict[str, list[Scene]]:
+    found: dict[str, list[Scene]] = {}
+    for scene in scenes(held):
+        for word in _words(scene.clause) - COMMON - OWNERS:
+            found.setdefault(word, []).append(scene)
+    return {word: alike for word, alike in found.items() if len(alike) <= RARE}
