@@ -41,7 +41,7 @@ class Buffer:
 
     def view(self) -> torch.Tensor | None:
         """The filled rows [B, H, len, D], sharing storage; None before the first append."""
-        return None if self.data is None else self.data[:, :, self.start : self.stop]
+        return None if self.data is None else self.data.narrow(T, self.start, self.stop - self.start)
 
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
@@ -51,9 +51,8 @@ class Buffer:
         if self.data is None or self.stop + n > self.data.shape[T] or self.stop < self.frozen:
             self._make_room(rows, n)
         self.refuse(rows)
-        stop = self.stop + n
-        self.data[:, :, self.stop : stop] = rows
-        self.stop = stop
+        self.data.narrow(T, self.stop, n).copy_(rows)
+        self.stop += n
 
     def refuse(self, rows: torch.Tensor) -> None:
         """Raise ValueError for rows [B, H, n, D] that do not go behind those held."""
@@ -106,7 +105,7 @@ class Buffer:
         if need > capacity:
             raise ValueError(f"a buffer of {capacity} tokens holds {len(self)} and cannot take {n} more")
         if live is None:
-            self.data = self.data if not self.frozen and self._fits(rows, capacity) else new_rows(rows, capacity)
+            self.data = self.data if not self.frozen and self._fits(rows, capacity) else new_rows(rows, capacity, written=n)
         elif self.data.shape[T] >= capacity and not self.frozen:
             self.data[:, :, : len(self)] = live.clone()  # slide to the front of the same storage
         else:
@@ -173,15 +172,17 @@ class Buffer:
 
 def _moved(rows: torch.Tensor, capacity: int) -> torch.Tensor:
     """A copy of `rows` [B, H, n, D] in new storage of `capacity` rows."""
-    target = new_rows(rows, capacity)
+    target = new_rows(rows, capacity, written=rows.shape[T])
     target[:, :, : rows.shape[T]] = rows
     return target
 
 
-def new_rows(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    """Zeros [B, H, capacity, D] of `like`'s dtype and device, usable inside and outside torch.inference_mode."""
+def new_rows(like: torch.Tensor, capacity: int, written: int = 0) -> torch.Tensor:
+    """Zeros [B, H, capacity, D] of `like`'s dtype and device, usable inside and outside torch.inference_mode; the first `written` rows are left to be written."""
     with torch.inference_mode(False):
-        return torch.zeros((like.shape[B], like.shape[H], capacity, like.shape[D]), dtype=like.dtype, device=like.device)
+        made = torch.empty((like.shape[B], like.shape[H], capacity, like.shape[D]), dtype=like.dtype, device=like.device)
+        made[:, :, written:] = 0
+    return made
 
 
 def _mismatch(data: torch.Tensor, rows: torch.Tensor) -> str:

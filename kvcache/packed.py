@@ -64,9 +64,8 @@ class Side(NamedTuple):
 
     def arrays(self) -> tuple:
         """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
-        e = self.encoded
-        parts = (e.codes, e.scales.view(torch.uint16), e.minima.view(torch.uint16), e.gains, self.residual.float())
-        return tuple(np.ascontiguousarray(part.numpy()) for part in parts)
+        codes, scales, minima, gains = (part.numpy() for part in self.encoded)
+        return codes, scales.view(np.uint16), minima.view(np.uint16), gains, np.ascontiguousarray(self.residual.float().numpy())
 
 
 class PackedStates(torch.Tensor):

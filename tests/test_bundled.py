@@ -112,6 +112,35 @@ def test_scenes_and_their_listed_values_are_split():
     assert {rule.clauses[0] for _, rule in (scenes.make(rng) for _ in range(500))} <= trained
 
 
+@pytest.mark.parametrize(("one", "other", "apart"), [
+    ("when the meeting is", "where the meeting is", True), ("when the meeting is", "what time the meeting starts", False), ("where I parked", "which level I parked on", False),
+    ("what my sister drives", "what I drive", True), ("who chairs the meeting", "what the meeting is about", False), ("why the train was late", "which train was late", True),
+])
+def test_scenes_that_share_a_word_are_told_apart_where_they_surely_ask_for_different_things(one, other, apart):
+    assert scenes.differ(one, other) == scenes.differ(other, one) == apart
+
+
+def test_related_scenes_share_a_word_and_stay_on_their_side():
+    for held in (False, True):
+        every = scenes.scenes(held)
+        assert sum(bool(scenes.related(scene.clause, held)) for scene in every) > len(every) / 4
+        for scene in every[::20]:
+            for other in scenes.related(scene.clause, held):
+                assert set(re.findall("[a-z]+", scene.clause.lower())) & set(re.findall("[a-z]+", other.clause.lower()))
+                assert other.held_out == held and other.clause != scene.clause
+
+
+def test_scenes_are_told_beside_related_ones():
+    together = 0
+    for seed in range(60):
+        talk = dialogues.Conversation(Random(seed), 600)
+        while talk.position < 600:
+            talk.step()
+        told = [fact.key for fact in talk.facts.values() if fact.open]
+        together += sum(any(scene.clause in told for scene in scenes.related(key, False)) for key in told)
+    assert together > 60
+
+
 @pytest.mark.parametrize(("block", "wrong"), [("what I eat | food\n- $v", "'# clause | values'"), ("# what I eat | meals\n- $v", "'meals'"), ("# what I eat | food\n$v", "'\\$v'")])
 def test_a_scene_that_is_none_is_named(block, wrong):
     with pytest.raises(ValueError, match=wrong):
@@ -313,7 +342,7 @@ def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_pa
     assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
 
 
-@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS])
+@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS, hand_written.FOURTH_PAIRS])
 def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
     assert len(pairs) >= 100
     for told, asked, expected in pairs:

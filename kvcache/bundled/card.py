@@ -68,9 +68,9 @@ on cores shared with other work):
 The scripts have not been run from nothing to the end in one go.
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and once a choice among candidates. *third set* ({third} rows)
-was written last, by someone who had seen neither the data maker nor the other sets, and no weights were chosen by it, but what was recalled of it halfway is why more scenes were written. The
-{scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen none of the sets, as was the third set; 2 rows of the first
-set, 2 of the second and 6 of the third match the wording of one scene on both sides, values aside.
+was written by someone who had seen neither the data maker nor the other sets; no weights were chosen by it, but what was recalled of it halfway through a training is why more scenes were written.
+*fourth set* ({fourth} rows) was written like the third, after it, and chose nothing. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
+language models that had seen none of the sets, as were the third and the fourth set; OVERLAP match the wording of one scene on both sides, values aside.
 """
 
 
@@ -86,7 +86,7 @@ def card(folder: Path) -> str:
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
         start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
         pairs=len(hand_written.PAIRS), table=table(results), asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
-        history=how_it_was(training) + (about_the_sets() if "third" in results else ""))
+        history=how_it_was(training) + (about_the_sets() if "fourth" in results else ""))
 
 
 def shape(config: dict) -> str:
@@ -119,7 +119,7 @@ def how_it_was(training: dict) -> str:
 def about_the_sets() -> str:
     """How independent the hand-written sets are of the training data."""
     every = len(scenes.scenes(held=False)) + len(scenes.scenes(held=True))
-    return "\n" + SETS.format(second=len(hand_written.VERDICT_PAIRS), third=len(hand_written.THIRD_PAIRS), scenes=every)
+    return "\n" + SETS.format(second=len(hand_written.VERDICT_PAIRS), third=len(hand_written.THIRD_PAIRS), fourth=len(hand_written.FOURTH_PAIRS), scenes=every)
 
 
 def _parts(training: dict) -> str:
@@ -146,7 +146,8 @@ COLUMNS = (
     ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("by hand: recalled", "hand_written", "recalled"),
     ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
     ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
-    ("by hand, third set: recalled", "third", "recalled"), ("third set: declined though told", "third", "told but declined"), ("third set, never told: declined", "third_never_told", "declined"),
+    ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),
+    ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"),
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict` and `third`, whose rows no data
-was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict`, `third` and `fourth`, whose rows no
+data was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
 """
 
 import argparse
@@ -137,22 +137,23 @@ def main(arguments: list[str] | None = None) -> dict:
     parser.add_argument("--questions", type=int, default=200, help="generated questions a cell")
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
     parser.add_argument("--json", type=Path, default=None, help="default: evaluation.json in the model's folder")
-    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong, but for the second and third hand-written sets")
-    parser.add_argument("--verdict", action=argparse.BooleanOptionalAction, default=True, help="also the second and the third hand-written set")
+    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong, but for the later hand-written sets")
+    parser.add_argument("--verdict", action=argparse.BooleanOptionalAction, default=True, help="also the later hand-written sets")
     options = parser.parse_args(arguments)
     model, tokenizer = load(options.model)
     table: dict[str, dict[str, dict[str, float]]] = {}
     for distance in options.distances:
         made = (("trained_ways", generated(options.questions, distance)), ("new_ways", generated(options.questions, distance, new_ways=True)))
-        hand = [("hand_written", by_hand(distance)), ("never_told", never_told(distance))]
-        if options.verdict:
-            hand += [("verdict", by_hand(distance, hand_written.VERDICT_PAIRS)), ("verdict_never_told", never_told(distance, hand_written.VERDICT_NEVER_TOLD))]
-            hand += [("third", by_hand(distance, hand_written.THIRD_PAIRS)), ("third_never_told", never_told(distance, hand_written.THIRD_NEVER_TOLD))]
+        hand = []
+        for name, (pairs, questions) in hand_written.SETS.items():
+            if options.verdict or name == "hand_written":
+                never = "never_told" if name == "hand_written" else f"{name}_never_told"
+                hand += [(name, by_hand(distance, pairs)), (never, never_told(distance, questions))]
         for name, cases in (*made, *hand):
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
             print(f"{name:18} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
-            if options.wrong and not name.startswith(("verdict", "third")):
+            if options.wrong and not name.startswith(("verdict", "third", "fourth")):
                 show_wrong(cases, answers)
     target = options.json or options.model / "evaluation.json"
     target.write_text(json.dumps(table, indent=1) + "\n")

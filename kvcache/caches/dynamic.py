@@ -22,9 +22,9 @@ class GrowingLayer(RowsLayer):
             self.lazy_initialization(key_states, value_states)
         self.key_rows.append(key_states)
         self.value_rows.append(value_states)
-        self.seen += key_states.shape[-2]
-        keys, values = self.key_rows.view(), self.value_rows.view()
-        return (attendable(keys, values) if key_states.shape[T] == 1 else keys), values
+        keys, values, n = self.key_rows.view(), self.value_rows.view(), key_states.shape[T]
+        self.seen += n
+        return (attendable(keys, values) if n == 1 else keys), values
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""

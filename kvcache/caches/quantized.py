@@ -131,17 +131,14 @@ class QuantizedLayer(Layer):
         one_token = key_states.shape[T] == 1 and not key_states.requires_grad
         return one_token and self.quantized > 0 and key_states.device.type == "cpu" and self.compute_dtype == torch.float32
 
-    def _fused(self) -> bool:
-        known = self.attention != "decode" and readable(self._scheme("key"), self._scheme("value"), self.block)
-        return known and LOOPS.ready(wait=self.attention == "fused")
-
     def _packed(self) -> tuple[PackedStates, PackedStates]:
-        fused = self._fused()
-        return PackedStates(self._side("key"), fused), PackedStates(self._side("value"), fused)
+        key, value = self._side("key"), self._side("value")
+        fused = self.attention != "decode" and readable(key.scheme, value.scheme, self.block) and LOOPS.ready(wait=self.attention == "fused")
+        return PackedStates(key, fused), PackedStates(value, fused)
 
     def _side(self, side: str) -> Side:
         residual = getattr(self, f"{side}_residual")
-        encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in ("codes", "scales", "minima", "gains")))
+        encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in Encoded._fields))
         return Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop)
 
     def _flush(self) -> None:

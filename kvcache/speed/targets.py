@@ -122,8 +122,8 @@ def update_us(row: Row, other: Row | None) -> float | None:
 
 
 def peak_beyond(row: Row, other: Row) -> float | None:
-    """Bytes that a step needs at its peak beyond those of attention alone: what the update does."""
-    return None if row.peak is None or other.peak is None else row.peak - other.peak
+    """Bytes that a step needs at its peak beyond those of attention alone: what the update does. 0 where attention itself then needs fewer."""
+    return None if row.peak is None or other.peak is None else max(0, row.peak - other.peak)
 
 
 def peak_share(row: Row, other: Row) -> float | None:
