@@ -1,8 +1,8 @@
 """The loops of one token's attention, over packed codes and over rows in full precision, for numba. Imported only where they are used: compiling
 takes seconds, once.
 
-Eight tokens at a time are unpacked to small whole numbers, once for all query heads that share them; scales and minima are folded into the
-queries and the attention weights. The innermost loops, at the top, are LLVM vector code: what LLVM makes of plain loops over short rows
+Codes become small whole numbers in registers, once for up to four query heads that share them, and nothing is written but sums; scales and minima
+are folded into the queries and the attention weights. The innermost loops, at the top, are LLVM vector code: what LLVM makes of plain loops over short rows
 depends on the processor, and takes up to three times as long. They take addresses of C-contiguous rows, work on LANES numbers at once and
 on what is left over one by one. All is in one file because numba's cache on disk looks at no other when it asks whether a function has changed.
 """
@@ -20,12 +20,13 @@ from numba.extending import intrinsic
 COMPILED = dict(fastmath=True, cache=True, nogil=True, error_model="numpy")
 LOG2_E = np.float32(1.4426950408889634)
 EXP2 = tuple(np.float32(c) for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 0.24022651, 0.69314718, 1.0))  # Taylor series of 2^f
-EIGHT, FOUR = 8, 4
+NBITS, FOUR = (8, 4, 2), 4
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8  # eight sums of so many must fit in registers
+ROWS_1, ROWS_2, ROWS_4 = (min(8, LANES // heads) for heads in (1, 2, 4))  # tokens whose codes are read side by side for so many heads: as many sums as fit in registers
 WIDE, MOST = 4 * LANES, LANES // 4  # columns that are summed in registers over many rows, and pieces of so many side by side
 TILE = 4096  # bytes of rows that are fetched at once
 FAST = ("fast",)
-INT, FLOAT = ir.IntType(64), ir.FloatType()
+INT, WORD, BYTE, FLOAT = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.FloatType()
 
 
 def _add(builder: ir.IRBuilder, a, b):
@@ -95,13 +96,14 @@ def _together(builder: ir.IRBuilder, numbers: list):
     return vector
 
 
-def _strides(builder: ir.IRBuilder, count, carried: list[list]) -> Iterator:
-    """The body of a loop over `count` numbers, LANES at a time and then one by one: yields (index, lanes, carried values).
+def _strides(builder: ir.IRBuilder, count, carried: list[list], widths: tuple[int, ...] = (LANES, 1)) -> Iterator:
+    """The body of a loop over `count` numbers, so many at a time as fit of each width: yields (index, lanes, carried values).
 
     carried: per width the initial values; the body leaves the next ones in the list that it was given, and the last ones stay there.
     """
-    whole = builder.and_(count, ir.Constant(INT, -LANES))
-    for lanes, first, last, values in ((LANES, ir.Constant(INT, 0), whole, carried[0]), (1, whole, count, carried[1])):
+    last = ir.Constant(INT, 0)
+    for lanes, values in zip(widths, carried):
+        first, last = last, builder.and_(count, ir.Constant(INT, -lanes))
         before, head, body, after = builder.block, *(builder.append_basic_block(name) for name in ("head", "body", "after"))
         builder.branch(head)
         builder.position_at_end(head)
@@ -122,95 +124,152 @@ def _strides(builder: ir.IRBuilder, count, carried: list[list]) -> Iterator:
         builder.position_at_end(after)
 
 
-def _rows(builder: ir.IRBuilder, address, stride, kind: ir.Type, many: int = EIGHT) -> list:
+def _over(builder: ir.IRBuilder, count, held: list[list]) -> Iterator:
+    """The body of a loop over 0 to `count`: yields (index, rows of carried values, at first `held`); the body leaves the next ones in them, and the last ones are in `held` after it."""
+    before, head, body, after = builder.block, *(builder.append_basic_block(name) for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(INT)
+    index.add_incoming(ir.Constant(INT, 0), before)
+    phis = [[builder.phi(value.type) for value in row] for row in held]
+    for own, row in zip(phis, held):
+        for phi, value in zip(own, row):
+            phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, after)
+    builder.position_at_end(body)
+    values = [list(row) for row in phis]
+    yield index, values
+    index.add_incoming(builder.add(index, ir.Constant(INT, 1)), builder.block)
+    for own, row in zip(phis, values):
+        for phi, value in zip(own, row):
+            phi.add_incoming(value, builder.block)
+    held[:] = phis
+    builder.branch(head)
+    builder.position_at_end(after)
+
+
+def _rows(builder: ir.IRBuilder, address, stride, kind: ir.Type, many: int) -> list:
     """Pointers to so many rows, `stride` bytes from one to the next."""
     return [_pointer(builder, builder.add(address, builder.mul(stride, ir.Constant(INT, k))), kind) for k in range(many)]
 
 
-def _unpacker(nbits: int) -> Callable:
-    """unpack(codes, stride, width, out): eight rows of `width` bytes, `stride` apart, as float32 rows [8, width * 8 / nbits]."""
-    parts, byte, word = 8 // nbits, ir.IntType(8), ir.IntType(32)
+def _decode(builder: ir.IRBuilder, packed, part: int, nbits: int):
+    """One of the 8 / nbits codes that a byte holds, of every lane of `packed` [int32], as float32."""
+    code = builder.lshr(packed, ir.Constant(packed.type, _filled(packed.type, part * nbits))) if part else packed
+    if (part + 1) * nbits < 8:
+        code = builder.and_(code, ir.Constant(packed.type, _filled(packed.type, (1 << nbits) - 1)))
+    return builder.sitofp(code, _kind(FLOAT, getattr(packed.type, "count", 1)))
+
+
+def _filled(kind: ir.Type, number: int):
+    return [number] * kind.count if isinstance(kind, ir.VectorType) else number
+
+
+def _packed(builder: ir.IRBuilder, source, index, lanes: int):
+    """Bytes at an index, one a lane, as int32."""
+    return builder.zext(_load(builder, source, index, _kind(BYTE, lanes)), _kind(WORD, lanes))
+
+
+def _columns(builder: ir.IRBuilder, width, nbits: int) -> list:
+    """Where the parts of a row [D] begin that share its `width` bytes."""
+    return [builder.mul(width, ir.Constant(INT, part)) for part in range(8 // nbits)]
+
+
+def _code_dotter(heads: int) -> Callable:
+    """dot(nbits, rows, apart, codes, stride, width, offsets, scores, step): for `heads` rows [D], `apart` bytes from one to the next, scores [ROWS] =
+    an offset + the row times the codes of so many tokens, each in `width` bytes, `stride` from one to the next; scores go `step` bytes apart.
+    """
+    many = {1: ROWS_1, 2: ROWS_2, 4: ROWS_4}[heads]
 
     def generate(context, builder, signature, arguments):
-        codes, stride, width, out = arguments
-        dim = builder.mul(width, ir.Constant(INT, parts))
-        sources = _rows(builder, codes, stride, byte)
-        targets = _rows(builder, out, builder.mul(dim, ir.Constant(INT, 4)), FLOAT)
-        columns = [builder.mul(width, ir.Constant(INT, part)) for part in range(parts)]
-        for index, lanes, _ in _strides(builder, width, [[], []]):
-            for source, target in zip(sources, targets):
-                wide = builder.zext(_load(builder, source, index, _kind(byte, lanes)), _kind(word, lanes))
-                for part, column in enumerate(columns):
-                    code = builder.lshr(wide, _splat(builder, ir.Constant(word, part * nbits), lanes)) if part else wide
-                    if part < parts - 1:
-                        code = builder.and_(code, _splat(builder, ir.Constant(word, (1 << nbits) - 1), lanes))
-                    _store(builder, builder.sitofp(code, _kind(FLOAT, lanes)), target, builder.add(column, index))
+        bits, rows, apart, codes, stride, width, offsets, scores, step = arguments
+        queries, targets = _rows(builder, rows, apart, FLOAT, heads), _rows(builder, scores, step, FLOAT, heads)
+        first, sources = _pointer(builder, offsets, FLOAT), _rows(builder, codes, stride, BYTE, many)
+        for nbits in NBITS:
+            with builder.if_then(builder.icmp_signed("==", bits, ir.Constant(INT, nbits))):
+                columns = _columns(builder, width, nbits)
+                carried = [[ir.Constant(_kind(FLOAT, lanes), 0.0 if lanes == 1 else [0.0] * lanes)] * (heads * many) for lanes in (LANES, 1)]
+                for index, lanes, totals in _strides(builder, width, carried):
+                    packed = [_packed(builder, source, index, lanes) for source in sources]
+                    for part, column in enumerate(columns):
+                        decoded = [_decode(builder, row, part, nbits) for row in packed]
+                        at = builder.add(column, index)
+                        for h, query in enumerate(queries):
+                            x = _load(builder, query, at, _kind(FLOAT, lanes))
+                            own = slice(h * many, (h + 1) * many)
+                            totals[own] = [_add(builder, total, _multiply(builder, x, code)) for total, code in zip(totals[own], decoded)]
+                for h, target in enumerate(targets):
+                    own, offset = slice(h * many, (h + 1) * many), _splat(builder, _load(builder, first, ir.Constant(INT, h), FLOAT), many)
+                    total = _add(builder, _sums(builder, carried[0][own]), _together(builder, carried[1][own]))
+                    _store(builder, _add(builder, total, offset), target, ir.Constant(INT, 0))
         return context.get_dummy_value()
 
-    def unpack(typing, codes, stride, width, out):
-        return types.void(types.int64, types.int64, types.int64, types.int64), generate
+    def dot(typing, nbits, rows, apart, codes, stride, width, offsets, scores, step):
+        return types.void(*[types.int64] * 9), generate
 
-    unpack.__name__ = unpack.__qualname__ = f"unpack_{nbits}"
-    return intrinsic(unpack)
-
-
-unpack_8, unpack_4, unpack_2 = (_unpacker(nbits) for nbits in (8, 4, 2))
-
-
-def _dotter(many: int) -> Callable:
-    """dot(row, rows, stride, count, offset, sums): sums [many] = offset + a row [count] times each of `many` rows, `stride` bytes apart. All float32."""
-
-    def generate(context, builder, signature, arguments):
-        row, rows, stride, count, offset, sums = arguments
-        query, keys = _pointer(builder, row, FLOAT), _rows(builder, rows, stride, FLOAT, many)
-        carried = [[ir.Constant(_kind(FLOAT, lanes), 0.0 if lanes == 1 else [0.0] * lanes) for _ in keys] for lanes in (LANES, 1)]
-        for index, lanes, totals in _strides(builder, count, carried):
-            x = _load(builder, query, index, _kind(FLOAT, lanes))
-            totals[:] = [_add(builder, total, _multiply(builder, x, _load(builder, key, index, x.type))) for total, key in zip(totals, keys)]
-        total = _add(builder, _sums(builder, carried[0]), _together(builder, carried[1]))
-        _store(builder, _add(builder, total, _splat(builder, offset, many)), _pointer(builder, sums, FLOAT), ir.Constant(INT, 0))
-        return context.get_dummy_value()
-
-    def dot(typing, row, rows, stride, count, offset, sums):
-        return types.void(types.int64, types.int64, types.int64, types.int64, types.float32, types.int64), generate
-
-    dot.__name__ = dot.__qualname__ = f"dot_{many}"
+    dot.__name__ = dot.__qualname__ = f"dot_codes_{heads}"
     return intrinsic(dot)
 
 
-dot_eight, dot_four = _dotter(EIGHT), _dotter(FOUR)
+def _code_adder(heads: int) -> Callable:
+    """add(nbits, shares, apart, between, size, codes, stride, count, width, first, last, out, step): to `heads` rows out [D], `step` bytes apart, the codes of
+    `count` tokens in bytes first to last of their `width`, times the tokens' shares [heads, groups, count]: of the group that these columns are in, `size` to a group.
 
-
-def _adder(many: int) -> Callable:
-    """add(shares, apart, rows, stride, count, out, step): to each of `many` rows out [count], `step` bytes apart, eight rows times its own shares [8].
-
-    The shares of one are `apart` bytes from those of the next; the eight rows, `stride` bytes apart, are loaded once for all. All float32.
+    Shares are `apart` bytes from one head's to the next's, and `between` from one group's; tokens `stride`. Sums stay in registers over all tokens.
     """
 
     def generate(context, builder, signature, arguments):
-        shares, apart, rows, stride, count, out, step = arguments
-        values = _rows(builder, rows, stride, FLOAT)
-        at = [(ir.Constant(INT, g), ir.Constant(INT, k)) for g in range(many) for k in range(EIGHT)]
-        weights = [_load(builder, _pointer(builder, builder.add(shares, builder.mul(apart, g)), FLOAT), k, FLOAT) for g, k in at]
-        targets = [_pointer(builder, builder.add(out, builder.mul(step, ir.Constant(INT, g))), FLOAT) for g in range(many)]
-        for index, lanes, _ in _strides(builder, count, [[], []]):
-            loaded = [_load(builder, value, index, _kind(FLOAT, lanes)) for value in values]
-            for g, target in enumerate(targets):
-                terms = [_multiply(builder, _splat(builder, weight, lanes), value) for weight, value in zip(weights[g * EIGHT :], loaded)]
-                halves = [_load(builder, target, index, _kind(FLOAT, lanes)), terms.pop()]  # two chains of sums, which need not wait for each other
-                for number, term in enumerate(terms):
-                    halves[number % 2] = _add(builder, halves[number % 2], term)
-                _store(builder, _add(builder, *halves), target, index)
+        bits, shares, apart, between, size, codes, stride, count, width, first, last, out, step = arguments
+        targets, own = _rows(builder, out, step, FLOAT, heads), [builder.add(shares, builder.mul(apart, ir.Constant(INT, h))) for h in range(heads)]
+        for nbits in NBITS:
+            with builder.if_then(builder.icmp_signed("==", bits, ir.Constant(INT, nbits))):
+                columns = [builder.add(column, first) for column in _columns(builder, width, nbits)]
+                groups = [builder.mul(builder.udiv(column, size), between) for column in columns]
+                sources = [[_pointer(builder, builder.add(address, group), FLOAT) for group in groups] for address in own]
+                begin = _pointer(builder, builder.add(codes, first), BYTE)
+                widest = LANES * (4 if heads * len(columns) == 1 else 1)  # a single sum would wait for itself
+                widths = tuple(dict.fromkeys((widest, LANES, 1)))
+                for index, lanes, _ in _strides(builder, builder.sub(last, first), [[] for _ in widths], widths):
+                    at = [builder.add(column, index) for column in columns]
+                    held = [[_load(builder, target, i, _kind(FLOAT, lanes)) for i in at] for target in targets]
+                    for t, sums in _over(builder, count, held):
+                        packed = _packed(builder, begin, builder.add(index, builder.mul(t, stride)), lanes)
+                        for part in range(len(at)):
+                            code = _decode(builder, packed, part, nbits)
+                            for source, row in zip(sources, sums):
+                                share = _splat(builder, _load(builder, source[part], t, FLOAT), lanes)
+                                row[part] = _add(builder, row[part], _multiply(builder, share, code))
+                    for target, row in zip(targets, held):
+                        for i, total in zip(at, row):
+                            _store(builder, total, target, i)
         return context.get_dummy_value()
 
-    def add(typing, shares, apart, rows, stride, count, out, step):
-        return types.void(*[types.int64] * 7), generate
+    def add(typing, nbits, shares, apart, between, size, codes, stride, count, width, first, last, out, step):
+        return types.void(*[types.int64] * 13), generate
 
-    add.__name__ = add.__qualname__ = f"add_to_{many}"
+    add.__name__ = add.__qualname__ = f"add_codes_{heads}"
     return intrinsic(add)
 
 
-add_to_one, add_to_two = _adder(1), _adder(2)
+dot_codes_1, dot_codes_2, dot_codes_4 = (_code_dotter(heads) for heads in (1, 2, 4))
+add_codes_1, add_codes_2, add_codes_4 = (_code_adder(heads) for heads in (1, 2, 4))
+
+
+@intrinsic
+def dot_four(typing, row, rows, stride, count, sums):
+    """sums [4] = a row [count] times each of four rows, `stride` bytes apart. All float32."""
+
+    def generate(context, builder, signature, arguments):
+        row, rows, stride, count, sums = arguments
+        query, keys = _pointer(builder, row, FLOAT), _rows(builder, rows, stride, FLOAT, FOUR)
+        carried = [[ir.Constant(_kind(FLOAT, lanes), 0.0 if lanes == 1 else [0.0] * lanes)] * FOUR for lanes in (LANES, 1)]
+        for index, lanes, totals in _strides(builder, count, carried):
+            x = _load(builder, query, index, _kind(FLOAT, lanes))
+            totals[:] = [_add(builder, total, _multiply(builder, x, _load(builder, key, index, x.type))) for total, key in zip(totals, keys)]
+        _store(builder, _add(builder, _sums(builder, carried[0]), _together(builder, carried[1])), _pointer(builder, sums, FLOAT), ir.Constant(INT, 0))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
 
 
 def _wide_adder(many: int) -> Callable:
@@ -223,28 +282,16 @@ def _wide_adder(many: int) -> Callable:
         shares, apart, rows, stride, count, out, step = arguments
         kind, at = _kind(FLOAT, LANES), [ir.Constant(INT, i) for i in range(0, WIDE, LANES)]
         sources, targets = _rows(builder, shares, apart, FLOAT, many), _rows(builder, out, step, FLOAT, many)
-        before, head, body, after = builder.block, *(builder.append_basic_block(name) for name in ("head", "body", "after"))
         held = [[_load(builder, target, i, kind) for i in at] for target in targets]
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(INT)
-        index.add_incoming(ir.Constant(INT, 0), before)
-        sums = [[builder.phi(kind) for _ in at] for _ in targets]
-        builder.cbranch(builder.icmp_signed("<", index, count), body, after)
-        builder.position_at_end(body)
-        row = _pointer(builder, builder.add(rows, builder.mul(stride, index)), FLOAT)
-        values = [_load(builder, row, i, kind) for i in at]
-        for source, phis, first in zip(sources, sums, held):
-            share = _splat(builder, _load(builder, source, index, FLOAT), LANES)
-            for phi, value, start in zip(phis, values, first):
-                phi.add_incoming(start, before)
-                phi.add_incoming(_add(builder, phi, _multiply(builder, share, value)), body)
-        index.add_incoming(builder.add(index, ir.Constant(INT, 1)), body)
-        builder.branch(head)
-        builder.position_at_end(after)
-        for target, phis in zip(targets, sums):
-            for i, phi in zip(at, phis):
-                _store(builder, phi, target, i)
+        for t, sums in _over(builder, count, held):
+            row = _pointer(builder, builder.add(rows, builder.mul(stride, t)), FLOAT)
+            values = [_load(builder, row, i, kind) for i in at]
+            for source, total in zip(sources, sums):
+                share = _splat(builder, _load(builder, source, t, FLOAT), LANES)
+                total[:] = [_add(builder, before, _multiply(builder, share, value)) for before, value in zip(total, values)]
+        for target, total in zip(targets, held):
+            for i, value in zip(at, total):
+                _store(builder, value, target, i)
         return context.get_dummy_value()
 
     def add(typing, shares, apart, rows, stride, count, out, step):
@@ -263,11 +310,10 @@ def fetch(typing, address, count):
 
     def generate(context, builder, signature, arguments):
         address, count = arguments
-        byte, word = ir.IntType(8), ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte.as_pointer()], ir.FunctionType(ir.VoidType(), [byte.as_pointer(), word, word, word]))
-        base = _pointer(builder, address, byte)
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [BYTE.as_pointer()], ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), WORD, WORD, WORD]))
+        base = _pointer(builder, address, BYTE)
         with cgutils.for_range_slice(builder, ir.Constant(INT, 0), count, ir.Constant(INT, 64)) as (index, _):
-            builder.call(prefetch, [builder.gep(base, [index]), ir.Constant(word, 0), ir.Constant(word, 3), ir.Constant(word, 1)])
+            builder.call(prefetch, [builder.gep(base, [index]), ir.Constant(WORD, 0), ir.Constant(WORD, 3), ir.Constant(WORD, 1)])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -301,22 +347,10 @@ def add(share, b, out):
 
 
 @numba.njit(**COMPILED)
-def unpack(codes, t, nbits, eight):
-    """eight [8, D] = the codes of tokens t to t + 8, as float32; codes [tokens, D nbits / 8]."""
-    address, stride = codes.ctypes.data + t * codes.strides[0], codes.strides[0]
-    if nbits == 4:
-        unpack_4(address, stride, codes.shape[1], eight.ctypes.data)
-    elif nbits == 8:
-        unpack_8(address, stride, codes.shape[1], eight.ctypes.data)
-    else:
-        unpack_2(address, stride, codes.shape[1], eight.ctypes.data)
-
-
-@numba.njit(**COMPILED)
 def score(queries, codes, scales, minima, gains, nbits, block, scores):
     """scores [G, tokens] of queries [G, D] that share a head, over packed keys: codes [tokens, D nbits / 8], scales [blocks, D]."""
     many, dim = queries.shape
-    folded, offsets, eight = np.empty((many, dim), np.float32), np.empty(many, np.float32), np.empty((8, dim), np.float32)
+    folded, offsets = np.empty((many, dim), np.float32), np.empty(many, np.float32)
     bits = np.empty(dim, np.int32)
     floats = bits.view(np.float32)
     for index in range(codes.shape[0] // block):
@@ -326,10 +360,27 @@ def score(queries, codes, scales, minima, gains, nbits, block, scores):
         from_half(scales[index], bits, floats)
         for g in range(many):
             fold(queries[g], floats, gains[index, 0], folded[g])
-        for t in range(index * block, (index + 1) * block, 8):
-            unpack(codes, t, nbits, eight)
-            for g in range(many):
-                dot_eight(folded.ctypes.data + 4 * g * dim, eight.ctypes.data, 4 * dim, dim, offsets[g], scores.ctypes.data + g * scores.strides[0] + 4 * t)
+        first = index * block
+        dot_codes(nbits, many, folded.ctypes.data, 4 * dim, codes.ctypes.data + first * codes.strides[0], codes.strides[0], block, codes.shape[1], offsets.ctypes.data, scores.ctypes.data + 4 * first, scores.strides[0])
+
+
+@numba.njit(**COMPILED)
+def dot_codes(nbits, many, rows, apart, codes, stride, tokens, width, offsets, scores, step):
+    """Scores of `many` rows with the codes of `tokens`: for four, two or one of the rows at a time, and as many tokens as go with them."""
+    h = 0
+    while h < many:
+        heads = 4 if many - h >= 4 else 2 if many - h >= 2 else 1
+        row, offset, out = rows + h * apart, offsets + 4 * h, scores + h * step
+        if heads == 4:
+            for t in range(0, tokens, ROWS_4):
+                dot_codes_4(nbits, row, apart, codes + t * stride, stride, width, offset, out + 4 * t, step)
+        elif heads == 2:
+            for t in range(0, tokens, ROWS_2):
+                dot_codes_2(nbits, row, apart, codes + t * stride, stride, width, offset, out + 4 * t, step)
+        else:
+            for t in range(0, tokens, ROWS_1):
+                dot_codes_1(nbits, row, apart, codes + t * stride, stride, width, offset, out + 4 * t, step)
+        h += heads
 
 
 @numba.njit(**COMPILED)
@@ -341,14 +392,10 @@ def fold(query, scales, gain, folded):
 
 @numba.njit(**COMPILED)
 def weigh(weights, codes, scales, minima, gains, nbits, block, out):
-    """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups].
-
-    Tokens go by eights, which `block` is a multiple of; the codes of each are unpacked once for all that share it.
-    """
+    """out [G, D] = weights [G, tokens] times packed values: codes [tokens, D nbits / 8], scales [tokens, groups]."""
     many, dim = out.shape
-    groups = scales.shape[1]
-    size = dim // groups
-    eight, bits = np.empty((8, dim), np.float32), np.empty(block * groups, np.int32)
+    groups, width = scales.shape[1], codes.shape[1]
+    size, bits = dim // groups, np.empty(block * groups, np.int32)
     token_scales, token_minima = np.empty((groups, block), np.float32), np.empty((groups, block), np.float32)
     shares, least = np.empty((many, groups, block), np.float32), np.zeros((many, groups), np.float32)
     out[:] = np.float32(0.0)
@@ -359,14 +406,40 @@ def weigh(weights, codes, scales, minima, gains, nbits, block, out):
         for g in range(many):
             for j in range(groups):
                 least[g, j] += spread(weights[g, start:stop], token_scales[j], token_minima[j], gains[index, 0], shares[g, j])
-        for t in range(0, block, 8):
-            unpack(codes, start + t, nbits, eight)
-            for j in range(groups):
-                first = 4 * j * size
-                add_rows(many, shares.ctypes.data + 4 * (j * block + t), 4 * groups * block, eight.ctypes.data + first, 4 * dim, size, out.ctypes.data + first, out.strides[0])
+        first = 0
+        while first < width:
+            last = in_one_group(first, width, nbits, size)
+            add_codes(nbits, many, shares.ctypes.data, 4 * groups * block, 4 * block, size, codes.ctypes.data + start * width, width, block, first, last, out.ctypes.data, out.strides[0])
+            first = last
     for g in range(many):
         for i in range(dim):
             out[g, i] += least[g, i // size]
+
+
+@numba.njit(**COMPILED)
+def in_one_group(first, width, nbits, size):
+    """How far after byte `first` of a row no code, in any part of the bytes, is in another group than its part's first."""
+    last = width
+    for part in range(8 // nbits):
+        column = part * width + first
+        last = min(last, first + size - column % size)
+    return last
+
+
+@numba.njit(**COMPILED)
+def add_codes(nbits, many, shares, apart, between, size, codes, width, tokens, first, last, out, step):
+    """To `many` rows at `out` the codes in bytes first to last, times their shares: four, two or one of the rows at a time."""
+    h = 0
+    while h < many:
+        heads = 4 if many - h >= 4 else 2 if many - h >= 2 else 1
+        share, row = shares + h * apart, out + h * step
+        if heads == 4:
+            add_codes_4(nbits, share, apart, between, size, codes, width, tokens, width, first, last, row, step)
+        elif heads == 2:
+            add_codes_2(nbits, share, apart, between, size, codes, width, tokens, width, first, last, row, step)
+        else:
+            add_codes_1(nbits, share, apart, between, size, codes, width, tokens, width, first, last, row, step)
+        h += heads
 
 
 @numba.njit(**COMPILED)
@@ -378,15 +451,6 @@ def by_group(halves, bits, out):
     for j in range(groups):
         for t in range(out.shape[1]):
             out[j, t] = floats[t * groups + j]
-
-
-@numba.njit(**COMPILED)
-def add_rows(many, shares, apart, rows, stride, count, out, step):
-    """To each of `many` rows at `out`, `step` bytes apart, eight rows times its own shares: `add_to_one`, two at a time while there are two."""
-    for g in range(0, many - 1, 2):
-        add_to_two(shares + g * apart, apart, rows, stride, count, out + g * step, step)
-    if many % 2:
-        add_to_one(shares + (many - 1) * apart, apart, rows, stride, count, out + (many - 1) * step, step)
 
 
 @numba.njit(**COMPILED)
@@ -434,7 +498,7 @@ def score_rows(queries, rows, scores):
         at = rows.ctypes.data + t * rows.strides[0]
         fetch(at, FOUR * rows.strides[0])
         for g in range(queries.shape[0]):
-            dot_four(queries[g].ctypes.data, at, rows.strides[0], dim, np.float32(0.0), scores.ctypes.data + g * scores.strides[0] + 4 * t)
+            dot_four(queries[g].ctypes.data, at, rows.strides[0], dim, scores.ctypes.data + g * scores.strides[0] + 4 * t)
     for t in range(fours, rows.shape[0]):
         for g in range(queries.shape[0]):
             scores[g, t] = dot(queries[g], rows[t])
