@@ -21,7 +21,7 @@ from .quantize import Encoded, Scheme, native
 
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
 EIGHTS = 8  # the loops take that many tokens at a time
-ENOUGH = 1 << 18  # key elements below which a second thread costs more than it brings
+ENOUGH = 1 << 20  # key elements up to which a second thread costs more than it brings
 PIECE = 512  # tokens that torch decodes at a time: they stay in the processor's cache
 
 

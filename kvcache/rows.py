@@ -7,9 +7,10 @@ A layer returns keys as `RowStates`, a plain view to whatever touches it but sca
 import torch
 
 from .compiled import Loops, shared
-from .packed import ENOUGH, bias, one_token
+from .packed import bias, one_token
 
 WORTH = 1 << 18  # key elements from which the loops win more than calling them costs
+ENOUGH = 1 << 19  # and up to which a second thread costs more than it brings
 
 
 class RowStates(torch.Tensor):

@@ -50,6 +50,15 @@ def test_any_shape_equals_torch_in_double_precision(batch, heads, groups, tokens
     torch.testing.assert_close(SDPA(grouped, *found, attn_mask=mask), right.float().reshape(batch, heads, groups, -1), **CLOSE)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads_gives_the_same(threads, monkeypatch):
+    monkeypatch.setattr(rows, "ENOUGH", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    found, query = states(2, 3, 90, 64), torch.randn(2, 6, 1, 64)
+    right = SDPA(query.double(), *plain(found), enable_gqa=True).float()
+    torch.testing.assert_close(SDPA(query, *found, enable_gqa=True), right, **CLOSE)
+
+
 @pytest.mark.parametrize("lowest", [float("-inf"), torch.finfo(torch.float32).min])
 def test_masks_of_numbers(lowest):
     found, query = states(2, 3, 40, 64), torch.randn(2, 3, 1, 64)
