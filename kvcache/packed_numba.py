@@ -44,7 +44,7 @@ def _pointer(builder: ir.IRBuilder, address, kind: ir.Type):
 def _load(builder: ir.IRBuilder, base, index, kind: ir.Type):
     """A number or vector from a pointer to single ones and an index; no alignment is assumed."""
     single = kind.element if isinstance(kind, ir.VectorType) else kind
-    return builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()), align=1 if single == ir.IntType(8) else 4)
+    return builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()), align=1 if single == BYTE else 4)
 
 
 def _store(builder: ir.IRBuilder, value, base, index) -> None:
@@ -55,8 +55,8 @@ def _splat(builder: ir.IRBuilder, value, lanes: int):
     """The number in every lane."""
     if lanes == 1:
         return value
-    vector = builder.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes))
+    vector = builder.insert_element(ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined), value, ir.Constant(WORD, 0))
+    return builder.shuffle_vector(vector, vector, _lanes([0] * lanes))
 
 
 def _kind(single: ir.Type, lanes: int) -> ir.Type:
@@ -65,34 +65,30 @@ def _kind(single: ir.Type, lanes: int) -> ir.Type:
 
 def _lanes(numbers: list[int]) -> ir.Constant:
     """Which lanes a shuffle takes."""
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(numbers)), numbers)
+    return ir.Constant(ir.VectorType(WORD, len(numbers)), numbers)
 
 
-def _halved(builder: ir.IRBuilder, a, b, size: int):
-    """Two vectors of parts of `size` lanes each as one: every part's first half plus its second, those of `a` before those of `b`."""
-    first = [part + i for part in range(0, 2 * a.type.count, size) for i in range(size // 2)]
-    return _add(builder, builder.shuffle_vector(a, b, _lanes(first)), builder.shuffle_vector(a, b, _lanes([i + size // 2 for i in first])))
+def _halved(builder: ir.IRBuilder, vectors: list, size: int):
+    """One or two vectors of parts of `size` lanes each as one: every part's first half plus its second, in their order."""
+    first = [part + i for part in range(0, len(vectors) * vectors[0].type.count, size) for i in range(size // 2)]
+    halves = (builder.shuffle_vector(vectors[0], vectors[-1], _lanes([lane + half for lane in first])) for half in (0, size // 2))
+    return _add(builder, *halves)
 
 
 def _sums(builder: ir.IRBuilder, vectors: list):
     """The sums over all lanes of 2, 4 or 8 vectors, as one vector, in their order: a quarter of the shuffles that one after the other would take."""
     size = vectors[0].type.count
-    while len(vectors) > 1:
-        vectors, size = [_halved(builder, a, b, size) for a, b in zip(vectors[::2], vectors[1::2])], size // 2
-    total = vectors[0]
     while size > 1:
-        parts = range(0, total.type.count, size)
-        first = [part + i for part in parts for i in range(size // 2)]
-        total = _add(builder, builder.shuffle_vector(total, total, _lanes(first)), builder.shuffle_vector(total, total, _lanes([i + size // 2 for i in first])))
+        vectors = [_halved(builder, vectors[i : i + 2], size) for i in range(0, len(vectors), 2)]
         size //= 2
-    return total
+    return vectors[0]
 
 
 def _together(builder: ir.IRBuilder, numbers: list):
     """Single numbers as a vector."""
     vector = ir.Constant(ir.VectorType(numbers[0].type, len(numbers)), ir.Undefined)
     for lane, number in enumerate(numbers):
-        vector = builder.insert_element(vector, number, ir.Constant(ir.IntType(32), lane))
+        vector = builder.insert_element(vector, number, ir.Constant(WORD, lane))
     return vector
 
 

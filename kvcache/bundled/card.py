@@ -70,7 +70,8 @@ The scripts have not been run from nothing to the end in one go.
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and once a choice among candidates. *third set* ({third} rows)
 was written by someone who had seen neither the data maker nor the other sets; no weights were chosen by it, but what was recalled of it halfway through a training is why more scenes were written.
 *fourth set* ({fourth} rows) was written like the third, after it, and chose nothing. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
-language models that had seen none of the sets, as were the third and the fourth set; OVERLAP match the wording of one scene on both sides, values aside.
+language models that had seen none of the sets, as were the third and the fourth set; 7 rows of the first set, 13 of the second, 15 of the third
+and 6 of the fourth match the wording of one scene on both sides, values aside.
 """
 
 
