@@ -10,7 +10,7 @@ from .. import packed, quantize, rows
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
 from .rigs import SMALL, TINY, LayerRig, ModelRig
-from .timing import Runner, Times
+from .timing import BURSTS, Runner, Times
 
 LAYER_CONTENDERS = (
     "alone", "upstream-fp8", "upstream-quanto-4", "upstream-hqq-4", "dynamic", "native-8", "native-4", "native-2",
@@ -197,6 +197,9 @@ class Station:
             yield f"{self.context:,} tokens, {counted}: round {number + 1} of {self.plan.rounds}"
             for runner in list(self.runners):
                 yield from self._tried(runner.contender, runner.step)
+            if number * BURSTS // self.plan.rounds > (number - 1) * BURSTS // self.plan.rounds:
+                for runner in list(self.runners):
+                    yield from self._tried(runner.contender, runner.update)
 
     def _rest(self, threads: int) -> Iterator[str | LeftOut]:
         for runner in list(self.runners):

@@ -23,8 +23,8 @@ from ..memory import measure_memory
 from .contenders import Contender
 from .rigs import ModelRig, Step
 
-UPDATES = 20  # timed for themselves, in a row
-UPDATE_SECONDS = 0.25  # and no longer than about this
+BURSTS, UPDATES = 8, 5  # moments of a run in which so many updates are timed for themselves, in a row
+UPDATE_SECONDS = 0.25  # and in all no longer than about this
 PREFILLS = 5  # of fresh caches
 PREFILL_SECONDS = 1.0  # and no longer than about this
 OFTEN = 128  # tokens between two flushes of upstream's caches; buffers grow less often when they are long
@@ -71,11 +71,12 @@ class Runner:
         self.prefills = [rig.fill(self.cache, context)]
         self.nbytes = measure_memory(self.cache).total
         self.steps: list[Step] = []
+        self.updates: list[float] = []
 
     def begin(self) -> None:
         """Forget the times so far, as for another number of threads; the first step is a warm-up."""
         self.step()
-        self.steps = []
+        self.steps, self.updates = [], []
 
     def step(self) -> Step:
         """One step; kept for `times` unless rare work fell into it."""
@@ -100,19 +101,21 @@ class Runner:
             self.prefills.append(self.rig.fill(cache, self.context))
         return Times.of(self.prefills)
 
-    def update_times(self) -> Times | None:
-        """Times of updates alone, in a row; None where they cannot be told apart from the step."""
-        if self.steps[0].update is None:
-            return None
-        seconds, key, value = [], self.rig.key, self.rig.value
-        while len(seconds) < UPDATES and sum(seconds) < UPDATE_SECONDS:
+    def update(self) -> None:
+        """One burst of updates alone, kept for `update_times`, where they can be told apart from the step."""
+        spent, done = 0.0, 0
+        while self.steps[0].update is not None and done < UPDATES and spent < UPDATE_SECONDS / BURSTS:
             rare = rare_work(self.cache)
             start = time.perf_counter()
-            self.cache.update(key, value, 0)
+            self.cache.update(self.rig.key, self.rig.value, 0)
             taken = time.perf_counter() - start
+            spent, done = spent + taken, done + 1
             if rare is None or rare[0] > 0:
-                seconds.append(taken)
-        return Times.of(seconds)
+                self.updates.append(taken)
+
+    def update_times(self) -> Times | None:
+        """Times of updates alone; None where they cannot be told apart from the step."""
+        return Times.of(self.updates) if self.updates else None
 
     def peak(self) -> int:
         """The most bytes that torch holds at one time during one step, beyond what it held before."""
