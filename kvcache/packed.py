@@ -64,8 +64,9 @@ class Side(NamedTuple):
 
     def arrays(self) -> tuple:
         """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
-        codes, scales, minima, gains = (part.numpy() for part in self.encoded)
-        return codes, scales.view(np.uint16), minima.view(np.uint16), gains, np.ascontiguousarray(self.residual.float().numpy())
+        parts = (np.ascontiguousarray(part.numpy()) for part in (*self.encoded, self.residual.float()))  # the loops count in bytes
+        codes, scales, minima, gains, residual = parts
+        return codes, scales.view(np.uint16), minima.view(np.uint16), gains, residual
 
 
 class PackedStates(torch.Tensor):
