@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 
 log = logging.getLogger(__name__)
+
+EACH = 1 << 15  # numbers that a thread must have to read: with fewer it costs more than it brings
 
 
 class Loops:
@@ -44,12 +47,28 @@ class Loops:
             log.warning("%s (%s)", self.words, self.reason)
 
 
-def shared(run: Callable, arguments: tuple, count: int, threaded: bool) -> list:
-    """What run(*arguments, first, last) returns for each share of `count` pieces of work; for all of them in one, unless `threaded`.
+def threads_for(numbers: int) -> int:
+    """Threads among which work that reads so many numbers is worth sharing."""
+    return max(1, min(torch.get_num_threads(), numbers // EACH))
+
+
+def shares(batch: int, heads: int, numbers: int, most: int) -> tuple[int, int]:
+    """Into how many spans of tokens, at `most`, the work on each head is cut for threads to share it evenly, and how many threads that is: 4 and 2 for three heads on two threads.
+
+    numbers: that all heads of one row read. The batch has no say in the spans, or a row would be summed in another order beside others.
+    """
+    threads = threads_for(numbers)
+    pieces = 2 * threads if threads > 1 else 1
+    wanted = 1 if heads >= 2 * pieces else pieces // math.gcd(heads, pieces)
+    return wanted if wanted <= most else 1, threads_for(batch * numbers)
+
+
+def shared(run: Callable, arguments: tuple, count: int, threads: int) -> list:
+    """What run(*arguments, first, last) returns for each share of `count` pieces of work on so many threads; for all of them in one on a single thread.
 
     Raises what `run` raises.
     """
-    threads = min(torch.get_num_threads(), count) if threaded else 1
+    threads = min(threads, count)
     if threads < 2:
         return [run(*arguments, 0, count)]
     pieces = min(2 * threads, count)  # so that a thread which the machine holds up leaves work to the others
@@ -93,6 +112,13 @@ def _team() -> Callable | None:
         return None
     team.argtypes, team.restype = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
     return team
+
+
+@functools.cache
+def team_address() -> int:
+    """Where GOMP_parallel is, for loops that call it themselves; 0 where there is none."""
+    team = _team()
+    return ctypes.cast(team, ctypes.c_void_p).value if team is not None else 0
 
 
 @functools.cache

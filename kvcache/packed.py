@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from .compiled import Loops, shared
+from .compiled import Loops, shared, shares, team_address
 from .quantize import Encoded, Scheme, native
 
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
 EIGHTS = 8  # the loops take that many tokens at a time
-ENOUGH = 1 << 20  # key elements up to which a second thread costs more than it brings
 PIECE = 512  # tokens that torch decodes at a time: they stay in the processor's cache
 
 
@@ -67,6 +66,15 @@ class Side(NamedTuple):
         parts = (np.ascontiguousarray(part.numpy()) for part in (*self.encoded, self.residual.float()))  # the loops count in bytes
         codes, scales, minima, gains, residual = parts
         return codes, scales.view(np.uint16), minima.view(np.uint16), gains, residual
+
+
+class Attention(NamedTuple):
+    """The compiled loops: `together` does all the work, on torch's threads, each of which runs `worker`, or on this one; `attend` pieces first to last of it, for threads of our own; `join` puts spans together."""
+
+    together: Callable
+    worker: Callable
+    attend: Callable
+    join: Callable
 
 
 class PackedStates(torch.Tensor):
@@ -129,22 +137,27 @@ def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
     return known and block % EIGHTS == 0 and scheme_key.nbits in NBITS
 
 
-def _find_loops() -> Callable:
+def _find_loops() -> Attention:
     """The compiled loops, once they have come close to attention over decoded tokens on a small example."""
-    from .packed_numba import attend_heads
+    from .packed_numba import attend_heads, heads_together, heads_worker, join
 
     generator = torch.Generator().manual_seed(0)
-    query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 40, 40))
+    query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 72, 72))
     sides = []
     for axis, states in (("channel", keys), ("token", values)):
         scheme = Scheme(4, axis, 32, native)
-        sides.append(Side(scheme, 32, 32, scheme.encode(states[:, :, :32]), states, 32, 40))
-    found = _run(attend_heads, query, *sides, None, 32**-0.5)
+        sides.append(Side(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72))
+    loops = Attention(heads_together, heads_worker, attend_heads, join)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
-    worst = (found - expected).abs().max().item()
+    return tested(loops, lambda sharing: _run(loops, query, *sides, None, 32**-0.5, sharing), expected)
+
+
+def tested(loops: Attention, run: Callable, expected: torch.Tensor) -> Attention:
+    """The loops, once run((spans, threads)) has come close to what is expected on one thread and on two. Raises RuntimeError where it has not."""
+    worst = max((run(sharing) - expected).abs().max().item() for sharing in ((1, 1), (1, 2), (2, 2)))
     if not worst < 1e-4:
         raise RuntimeError(f"its self-test is off by {worst:.1e}")
-    return attend_heads
+    return loops
 
 
 LOOPS = Loops("attention over packed codes is unavailable; caches decode instead", _find_loops)
@@ -187,17 +200,29 @@ def _in_pieces(query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor |
     return out.reshape(*query.shape[:3], -1).to(query.dtype)
 
 
-def _run(attend_heads, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+def _run(loops: Attention, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float, sharing: tuple[int, int] | None = None) -> torch.Tensor:
+    """`sharing`: spans and threads, where they are not to be chosen by size."""
     batch, heads, _, dim = key.residual.shape
-    count = batch * heads
-    queries = query.detach().float().numpy().reshape(batch, heads, -1, dim)
+    queries = query.detach().float().contiguous().numpy().reshape(batch, heads, -1, dim)
     out = torch.empty(*query.shape[:3], value.residual.shape[3])
     *keys, key_residual = key.arrays()
     *values, value_residual = value.arrays()
-    fixed = (queries, scale, *keys, *values, key_residual, value_residual, bias(mask, batch), key.scheme.nbits, key.block)
-    fixed += (key.packed, key.start, key.stop, out.numpy().reshape(*queries.shape[:3], -1))
-    shared(attend_heads, fixed, count, threaded=count * key.packed * dim > ENOUGH)
+    fixed = (queries, scale, *keys, *values, key_residual, value_residual, bias(mask, batch), key.scheme.nbits, key.block, key.packed, key.start, key.stop)
+    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, -1, out.shape[3]), *sharing or shares(batch, heads, heads * key.packed * dim, key.packed // key.block))
     return out.to(query.dtype)
+
+
+def in_spans(loops: Attention, fixed: tuple, out: np.ndarray, cut: int, threads: int) -> None:
+    """Run the loops for out [B, H, 1, G, D] on so many threads, over `cut` spans of each head's tokens, which are then put together."""
+    batch, heads, _, many, dim = out.shape
+    parts, mass = out if cut == 1 else np.empty((batch, heads, cut, many, dim), np.float32), np.empty((batch, heads, cut, many), np.float32)
+    count, team = batch * heads * cut, team_address() if threads > 1 else 0
+    if team or threads == 1:
+        loops.together(team, loops.worker.address, min(threads, count), count, *fixed, cut, mass, parts)
+    else:
+        shared(loops.attend, (*fixed, cut, mass, parts), count, threads)
+    if cut > 1:
+        loops.join(parts, mass, out)
 
 
 def bias(mask: torch.Tensor | None, batch: int) -> np.ndarray:

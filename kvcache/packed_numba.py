@@ -301,6 +301,52 @@ add_wide_to_one, add_wide_to_most = _wide_adder(1), _wide_adder(MOST)
 
 
 @intrinsic
+def take(typing, address):
+    """The int64 at an address, which becomes one more in the same moment: no two threads get the same."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.atomic_rmw("add", _pointer(builder, arguments[0], INT), ir.Constant(INT, 1), "monotonic")
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def call_team(typing, team, worker, task, threads):
+    """team(worker, task, threads, 0), the address of GOMP_parallel: calls worker(task) on so many threads at once, this one among them."""
+
+    def generate(context, builder, signature, arguments):
+        team, worker, task, threads = arguments
+        kind = ir.FunctionType(ir.VoidType(), [INT, INT, WORD, WORD])
+        builder.call(_pointer(builder, team, kind), [worker, task, builder.trunc(threads, WORD), ir.Constant(WORD, 0)])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+def _handing_over(*kinds: types.Type) -> tuple[Callable, Callable]:
+    """keep(tuple) and kept(address): put arguments of these kinds where other threads find them, good until the caller returns; and what lies there."""
+    both = types.Tuple(kinds)
+
+    @intrinsic
+    def keep(typing, held):
+        def generate(context, builder, signature, arguments):
+            return builder.ptrtoint(cgutils.alloca_once_value(builder, arguments[0]), INT)
+
+        return types.int64(both), generate
+
+    @intrinsic
+    def kept(typing, address):
+        def generate(context, builder, signature, arguments):
+            held = builder.load(_pointer(builder, arguments[0], context.get_value_type(both)))
+            context.nrt.incref(builder, both, held)
+            return held
+
+        return both(types.int64), generate
+
+    return keep, kept
+
+
+@intrinsic
 def fetch(typing, address, count):
     """Ask for `count` bytes that are read next, all at once: rows read side by side look like no stream to the processor."""
 
@@ -461,7 +507,7 @@ def spread(weights, scales, minima, gain, shares):
 
 @numba.njit(**COMPILED)
 def softmax(scores, bits):
-    """In place; bits: room for as many int32. exp(x) = 2^k p(f) with k = round(x log2 e): numba's own exp doesn't vectorise.
+    """In place; returns the log of the sum of their exp. bits: room for as many int32. exp(x) = 2^k p(f) with k = round(x log2 e): numba's own exp doesn't vectorise.
 
     2^k is the float32 whose exponent bits say k.
     """
@@ -484,6 +530,7 @@ def softmax(scores, bits):
     share = np.float32(1.0) / total
     for t in range(scores.shape[0]):
         scores[t] *= share
+    return top + np.log(total)
 
 
 @numba.njit(**COMPILED)
@@ -527,42 +574,112 @@ def add_wide(many, shares, apart, rows, stride, count, out, step):
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, nbits, block, packed, start, stop, out, first, last):
-    """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D]; G query heads share each.
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, nbits, block, packed, start, stop, spans, mass, out, first, last):
+    """Pieces first to last, counted over batch x key/value heads x spans of tokens, of out [B, H, spans, G, value D] and of its mass [B, H, spans, G].
 
+    G query heads share each key head; mass is the log of the sum of exp(scores), by which the spans of a head are put together.
     queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; rk, rv: residual
-    [B, H, capacity, D], of which start to stop count; bias [B, packed + stop - start] to add to the scores, or [0, 0].
+    [B, H, capacity, D], of which start to stop count, in the last span; bias [B, packed + stop - start] to add to the scores, or [0, 0].
     """
     blocks, heads = packed // block, queries.shape[1]
-    scores = np.empty((queries.shape[2], packed + stop - start), np.float32)
-    bits = np.empty(scores.shape[1], np.int32)
     for n in range(first, last):
-        b, h = n // heads, n % heads
+        b, h, span = n // spans // heads, n // spans % heads, n % spans
+        lo, hi, rest = blocks * span // spans, blocks * (span + 1) // spans, start if span == spans - 1 else stop
+        many = (hi - lo) * block
+        scores = np.empty((queries.shape[2], many + stop - rest), np.float32)
+        bits = np.empty(scores.shape[1], np.int32)
         query = queries[b, h] * np.float32(scale)
-        score(query, kc[b, h, :packed], ks[b, h, :blocks], km[b, h, :blocks], kg[b, h], nbits, block, scores)
-        score_rows(query, rk[b, h, start:stop], scores[:, packed:])
-        for g in range(scores.shape[0]):
-            if bias.shape[0]:
-                add(np.float32(1.0), bias[b], scores[g])
-            softmax(scores[g], bits)
-        weigh(scores, vc[b, h, :packed], vs[b, h, :packed], vm[b, h, :packed], vg[b, h], nbits, block, out[b, h])
-        weigh_rows(scores[:, packed:], rv[b, h, start:stop], out[b, h])
+        score(query, kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], nbits, block, scores)
+        score_rows(query, rk[b, h, rest:stop], scores[:, many:])
+        weigh_up(scores, bits, bias[b, lo * block :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
+        weigh(scores, vc[b, h, lo * block : hi * block], vs[b, h, lo * block : hi * block], vm[b, h, lo * block : hi * block], vg[b, h, lo:hi], nbits, block, out[b, h, span])
+        weigh_rows(scores[:, many:], rv[b, h, rest:stop], out[b, h, span])
 
 
 @numba.njit(**COMPILED)
-def attend_rows(queries, scale, keys, values, bias, out, first, last):
-    """Heads first to last, counted over batch x key/value heads, of out [B, H, G, value D], for keys and values in full precision [B, H, T, D].
-
-    queries [B, H, G, D]; bias [B, T] to add to the scores, or [0, 0].
-    """
-    heads, scores = queries.shape[1], np.empty((queries.shape[2], keys.shape[2]), np.float32)
-    bits = np.empty(scores.shape[1], np.int32)
+def attend_rows(queries, scale, keys, values, bias, spans, mass, out, first, last):
+    """As `attend_heads`, for keys and values in full precision [B, H, T, D]; bias [B, T], or [0, 0]."""
+    heads, tokens = queries.shape[1], keys.shape[2]
     for n in range(first, last):
-        b, h = n // heads, n % heads
-        score_rows(queries[b, h] * np.float32(scale), keys[b, h], scores)
-        for g in range(scores.shape[0]):
-            if bias.shape[0]:
-                add(np.float32(1.0), bias[b], scores[g])
-            softmax(scores[g], bits)
-        out[b, h] = np.float32(0.0)
-        weigh_rows(scores, values[b, h], out[b, h])
+        b, h, span = n // spans // heads, n // spans % heads, n % spans
+        lo, hi = tokens * span // spans, tokens * (span + 1) // spans
+        scores, bits = np.empty((queries.shape[2], hi - lo), np.float32), np.empty(hi - lo, np.int32)
+        score_rows(queries[b, h] * np.float32(scale), keys[b, h, lo:hi], scores)
+        weigh_up(scores, bits, bias[b, lo:hi] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
+        out[b, h, span] = np.float32(0.0)
+        weigh_rows(scores, values[b, h, lo:hi], out[b, h, span])
+
+
+@numba.njit(**COMPILED)
+def weigh_up(scores, bits, bias, mass):
+    """Scores [G, tokens] to attention weights in place; their masses [G]. bias [tokens or more] is added first; [0]: none."""
+    for g in range(scores.shape[0]):
+        if bias.shape[0]:
+            add(np.float32(1.0), bias, scores[g])
+        mass[g] = softmax(scores[g], bits)
+
+
+def _arrays(number: types.Type, dimensions: int, layout: str = "C") -> types.Array:
+    return types.Array(number, dimensions, layout)
+
+
+_FLOATS, _CODES, _HALVES = (_arrays(number, 4) for number in (types.float32, types.uint8, types.uint16))
+_SIDE, _TOTALS = (_CODES, _HALVES, _HALVES, _FLOATS), (types.int64, _FLOATS, _arrays(types.float32, 5))
+_BIAS, _PROGRESS = _arrays(types.float32, 2), _arrays(types.int64, 1)
+keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, _FLOATS, _FLOATS, _BIAS, *[types.int64] * 5, *_TOTALS, _PROGRESS)
+keep_rows, kept_rows = _handing_over(_FLOATS, types.float64, *[_arrays(types.float32, 4, "A")] * 2, _BIAS, *_TOTALS, _PROGRESS)
+
+
+@numba.cfunc(types.void(types.int64), **COMPILED)
+def heads_worker(task):
+    """Pieces of `attend_heads`, one after the other, as long as there are some."""
+    held = kept_heads(task)
+    piece = take(held[-1].ctypes.data)
+    while piece < held[-1][1]:
+        attend_heads(*held[:-1], piece, piece + 1)
+        piece = take(held[-1].ctypes.data)
+
+
+@numba.cfunc(types.void(types.int64), **COMPILED)
+def rows_worker(task):
+    """Pieces of `attend_rows`, one after the other, as long as there are some."""
+    held = kept_rows(task)
+    piece = take(held[-1].ctypes.data)
+    while piece < held[-1][1]:
+        attend_rows(*held[:-1], piece, piece + 1)
+        piece = take(held[-1].ctypes.data)
+
+
+@numba.njit(**COMPILED)
+def heads_together(team, worker, threads, count, *arguments):
+    """All `count` pieces of attend_heads(*arguments, ...), on so many threads of the team, or on this one if `team` is 0. Returns how often a piece was asked for."""
+    if team == 0:
+        attend_heads(*arguments, 0, count)
+        return 0
+    progress = np.array([0, count])
+    call_team(team, worker, keep_heads(arguments + (progress,)), threads)
+    return progress[0]  # which keeps it alive until here
+
+
+@numba.njit(**COMPILED)
+def rows_together(team, worker, threads, count, *arguments):
+    """As `heads_together`, of `attend_rows`."""
+    if team == 0:
+        attend_rows(*arguments, 0, count)
+        return 0
+    progress = np.array([0, count])
+    call_team(team, worker, keep_rows(arguments + (progress,)), threads)
+    return progress[0]
+
+
+@numba.njit(**COMPILED)
+def join(parts, mass, out):
+    """out [B, H, 1, G, D] = attention over all spans, of that over each: parts [B, H, spans, G, D] and mass [B, H, spans, G] of `attend_heads`."""
+    for b, h, g in np.ndindex(out.shape[0], out.shape[1], out.shape[3]):
+        top, total = mass[b, h, :, g].max(), np.float32(0.0)
+        out[b, h, 0, g] = np.float32(0.0)
+        for span in range(parts.shape[2]):
+            share = np.exp(mass[b, h, span, g] - top)
+            total += share
+            add(share, parts[b, h, span, g], out[b, h, 0, g])
+        out[b, h, 0, g] /= total

@@ -229,7 +229,7 @@ def _run(encode_heads: Callable, scheme: Scheme, fit: tuple[float, int], states:
     arrays = (codes.numpy(), scales.view(torch.uint16).numpy(), minima.view(torch.uint16).numpy(), gains.numpy())
     rim = (1 - middle) / 2 if fits else 0.0
     arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.group, scheme.nbits, rim, fits, power == 3, *arrays)
-    return all(shared(encode_heads, arguments, gains.numel(), threaded=states.numel() > ENOUGH))
+    return all(shared(encode_heads, arguments, gains.numel(), torch.get_num_threads() if states.numel() > ENOUGH else 1))
 
 
 def _find_loops() -> Callable:

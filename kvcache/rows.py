@@ -6,11 +6,10 @@ A layer returns keys as `RowStates`, a plain view to whatever touches it but sca
 
 import torch
 
-from .compiled import Loops, shared
-from .packed import bias, one_token
+from .compiled import Loops, shares
+from .packed import Attention, bias, in_spans, one_token, tested
 
 WORTH = 1 << 18  # key elements from which the loops win more than calling them costs
-ENOUGH = 1 << 19  # and up to which a second thread costs more than it brings
 
 
 class RowStates(torch.Tensor):
@@ -24,17 +23,15 @@ class RowStates(torch.Tensor):
             return func(*args, **kwargs) if attended is None else attended
 
 
-def _find_loops():
+def _find_loops() -> Attention:
     """The compiled loops, once they have come close to torch's attention on a small example."""
-    from .packed_numba import attend_rows
+    from .packed_numba import attend_rows, join, rows_together, rows_worker
 
     generator = torch.Generator().manual_seed(0)
     query, keys, values = (torch.randn(1, 2, t, 40, generator=generator) for t in (3, 21, 21))
-    found = _run(attend_rows, query, keys, values, None, 40**-0.5)
-    worst = (found - torch.nn.functional.scaled_dot_product_attention(query, keys, values)).abs().max().item()
-    if not worst < 1e-4:
-        raise RuntimeError(f"its self-test is off by {worst:.1e}")
-    return attend_rows
+    loops = Attention(rows_together, rows_worker, attend_rows, join)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values)
+    return tested(loops, lambda sharing: _run(loops, query, keys, values, None, 40**-0.5, sharing), expected)
 
 
 LOOPS = Loops("attention by compiled loops is unavailable; torch's own runs instead", _find_loops)
@@ -45,12 +42,9 @@ def attendable(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
     The first time asked, the loops are compiled in a thread beside.
     """
-    if torch.compiler.is_compiling() or keys.numel() < WORTH or not LOOPS.ready(wait=False):
+    if keys.numel() < WORTH or keys.dtype != torch.float32 or not keys.is_cpu or keys.requires_grad or values.requires_grad:
         return keys
-    for states in (keys, values):
-        if states.dtype != torch.float32 or not states.is_cpu or states.requires_grad:
-            return keys
-    return keys.as_subclass(RowStates)
+    return keys if torch.compiler.is_compiling() or not LOOPS.ready(wait=False) else keys.as_subclass(RowStates)
 
 
 def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor | None:
@@ -61,10 +55,9 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     return _run(LOOPS.run, query, key, value, attn_mask, query.shape[3] ** -0.5 if scale is None else scale)
 
 
-def _run(attend_rows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
+def _run(loops: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float, sharing: tuple[int, int] | None = None) -> torch.Tensor:
     batch, heads, tokens, dim = key.shape
-    queries = query.detach().numpy().reshape(batch, heads, -1, dim)
+    fixed = (query.detach().contiguous().numpy().reshape(batch, heads, -1, dim), scale, key.numpy(), value.numpy(), bias(mask, batch))
     out = torch.empty(*query.shape[:3], value.shape[3])
-    fixed = (queries, scale, key.numpy(), value.numpy(), bias(mask, batch), out.numpy().reshape(*queries.shape[:3], -1))
-    shared(attend_rows, fixed, batch * heads, threaded=batch * heads * tokens * dim > ENOUGH)
+    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, -1, out.shape[3]), *sharing or shares(batch, heads, heads * tokens * dim, tokens))
     return out

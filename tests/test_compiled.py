@@ -21,18 +21,27 @@ def three_threads(request, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
 def test_every_piece_is_done_once_and_in_order(three_threads, count):
-    found = compiled.shared(lambda add, first, last: [add + i for i in range(first, last)], (10,), count, threaded=True)
+    found = compiled.shared(lambda add, first, last: [add + i for i in range(first, last)], (10,), count, 3)
     assert [number for share in found for number in share] == list(range(10, 10 + count))
+
+
+@pytest.mark.parametrize("heads,threads,spans", [(8, 1, 1), (8, 2, 1), (3, 2, 4), (1, 2, 4), (2, 2, 2), (4, 16, 8), (6, 4, 4), (64, 16, 1)])
+def test_heads_are_cut_into_spans_that_threads_share_evenly(heads, threads, spans, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for batch in (1, 5):
+        assert compiled.shares(batch, heads, 1 << 30, most=1000) == (spans, threads) and spans * heads % threads == 0
+        assert compiled.shares(batch, heads, compiled.EACH, most=1000) == (1, min(batch, threads)), "too little work for more"
+    assert compiled.shares(1, heads, 1 << 30, most=1) == (1, threads)
 
 
 def test_several_threads_are_at_work_at_once(three_threads):
     """A piece waits until another has begun, which one thread alone would never do."""
     together = threading.Barrier(2)
-    assert len(compiled.shared(lambda first, last: together.wait(timeout=20), (), 2, threaded=True)) == 2
+    assert len(compiled.shared(lambda first, last: together.wait(timeout=20), (), 2, 3)) == 2
 
 
 def test_one_thread_does_it_all_here_unless_told_otherwise(three_threads):
-    assert compiled.shared(lambda first, last: (threading.get_ident(), first, last), (), 9, threaded=False) == [(threading.get_ident(), 0, 9)]
+    assert compiled.shared(lambda first, last: (threading.get_ident(), first, last), (), 9, 1) == [(threading.get_ident(), 0, 9)]
 
 
 def test_an_error_in_any_share_comes_out(three_threads):
@@ -41,7 +50,7 @@ def test_an_error_in_any_share_comes_out(three_threads):
             raise ZeroDivisionError("late")
 
     with pytest.raises(ZeroDivisionError, match="late"):
-        compiled.shared(fails_late, (), 64, threaded=True)
+        compiled.shared(fails_late, (), 64, 3)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch may run on an OpenMP library without GOMP_parallel")

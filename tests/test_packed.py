@@ -28,6 +28,16 @@ def how(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture(params=[(1, True), (2, True), (3, True), (64, True), (3, False)], ids=str)
+def threads(request, monkeypatch):
+    """So many of them share whatever there is to do: torch's, or where it lends none our own."""
+    number, lent = request.param
+    monkeypatch.setattr(compiled, "EACH", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: number)
+    if not lent:
+        monkeypatch.setattr(packed, "team_address", lambda: 0)
+
+
 def queries(batch, heads, dim, tokens=1):
     return torch.randn(batch, heads, tokens, dim, generator=torch.Generator().manual_seed(dim))
 
@@ -90,18 +100,15 @@ def test_huge_and_tiny_scores_stay_finite(how):
         torch.testing.assert_close(SDPA(query, *states), SDPA(query, *dense(states)), **CLOSE)
 
 
-def test_threads_share_the_heads_and_change_nothing(monkeypatch):
-    _, states = filled(heads=5)
-    query, alone = queries(2, 5, 64), None
-    monkeypatch.setattr(packed, "ENOUGH", 0)
-    for threads in (1, 3, 64):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        found = SDPA(query, *states)
-        alone = found if alone is None else alone
-        assert torch.equal(found, alone)
+@pytest.mark.parametrize("heads", [1, 3, 5])
+def test_threads_share_heads_and_spans_of_tokens(heads, threads):
+    _, states = filled(heads=heads, tokens=400)
+    query, keep = queries(2, heads, 64), torch.rand(2, 1, 1, 401, generator=torch.Generator().manual_seed(heads)) < 0.7
+    for mask in (None, keep):
+        torch.testing.assert_close(SDPA(query, *states, attn_mask=mask), SDPA(query, *dense(states), attn_mask=mask), **CLOSE)
 
 
-def test_a_row_does_not_depend_on_other_rows(how):
+def test_a_row_does_not_depend_on_other_rows(how, threads):
     _, states = filled(attention=how)
     query = queries(2, 3, 64)
     layer = QuantizedLayer("native", 4, 32, 40, attention=how)
@@ -203,7 +210,7 @@ def test_auto_goes_in_pieces_until_the_loops_are_compiled(monkeypatch):
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
     loops = compiled.Loops("not used", packed._find_loops)
-    monkeypatch.setattr("kvcache.packed_numba.attend_heads", lambda *arguments: arguments[-3].fill(0))
+    monkeypatch.setattr("kvcache.packed_numba.heads_together", lambda *arguments: arguments[-1].fill(0))
     assert not loops.ready(wait=True) and "self-test" in loops.reason
     monkeypatch.setattr(packed, "LOOPS", loops)
     monkeypatch.setattr("kvcache.caches.quantized.LOOPS", loops)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from operations import CLOSE as CLOSE_LOGITS
 
 import kvcache
-from kvcache import compiled, rows
+from kvcache import compiled, packed, rows
 from kvcache.caches.dynamic import GrowingLayer
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
@@ -50,11 +50,14 @@ def test_any_shape_equals_torch_in_double_precision(batch, heads, groups, tokens
     torch.testing.assert_close(SDPA(grouped, *found, attn_mask=mask), right.float().reshape(batch, heads, groups, -1), **CLOSE)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_any_number_of_threads_gives_the_same(threads, monkeypatch):
-    monkeypatch.setattr(rows, "ENOUGH", 0)
+@pytest.mark.parametrize("heads", [1, 3, 4])
+@pytest.mark.parametrize("threads,lent", [(1, True), (2, True), (3, True), (64, True), (3, False)])
+def test_any_number_of_threads_gives_the_same(threads, lent, heads, monkeypatch):
+    monkeypatch.setattr(compiled, "EACH", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    found, query = states(2, 3, 90, 64), torch.randn(2, 6, 1, 64)
+    if not lent:
+        monkeypatch.setattr(packed, "team_address", lambda: 0)
+    found, query = states(2, heads, 90, 64), torch.randn(2, 2 * heads, 1, 64)
     right = SDPA(query.double(), *plain(found), enable_gqa=True).float()
     torch.testing.assert_close(SDPA(query, *found, enable_gqa=True), right, **CLOSE)
 
@@ -70,8 +73,8 @@ def test_masks_of_numbers(lowest):
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "jamba"])
 def test_models_say_the_same_through_the_loops(architecture, monkeypatch):
-    model, ids, calls, run = model_of(architecture), token_ids(2, 60), [], rows.LOOPS.run
-    monkeypatch.setattr(rows.LOOPS, "run", lambda *arguments: calls.append(1) or run(*arguments))
+    model, ids, calls, run = model_of(architecture), token_ids(2, 60), [], rows.in_spans
+    monkeypatch.setattr(rows, "in_spans", lambda *arguments: calls.append(1) or run(*arguments))
     bounds = [(0, 40), *((i, i + 1) for i in range(40, 60))]
     ours = logits_with_cache(model, ids, kvcache.create("dynamic", model), bounds)
     torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE_LOGITS)
@@ -120,6 +123,6 @@ def test_a_query_with_a_gradient_goes_through_torch():
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
-    monkeypatch.setattr("kvcache.packed_numba.attend_rows", lambda *arguments: arguments[-3].fill(0))
+    monkeypatch.setattr("kvcache.packed_numba.rows_together", lambda *arguments: arguments[-1].fill(0))
     loops = compiled.Loops("not used", rows._find_loops)
     assert not loops.ready(wait=True) and "self-test" in loops.reason
