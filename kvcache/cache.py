@@ -96,7 +96,8 @@ class Cache(transformers.Cache):
         return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
 
     def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:
-        if keys.shape[B] != values.shape[B] or keys.shape[-2] != values.shape[-2]:
+        ours, theirs = keys.shape, values.shape
+        if ours != theirs and (ours[B] != theirs[B] or ours[-2] != theirs[-2]):
             raise ValueError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} must be of the same rows and tokens")
         if layer_idx < 0 or (layer_idx >= len(self.layers) and self.layer_class_to_replicate is None):
             raise ValueError(f"layer_idx must be from 0 to {len(self.layers) - 1} for this model, got {layer_idx}")

@@ -182,7 +182,7 @@ def informal(rng: Random, message: str, fact: Fact | None = None, keep: str = ""
     Haste leaves the fact's words and `keep` as they are.
     """
     if rng.random() < 0.12:
-        message = sloppy(rng, message, (fact.value, fact.key) if fact else (keep,))
+        message = sloppy(rng, message, (fact.value, fact.split[1], fact.key) if fact else (keep,))
     roll = rng.random()
     if roll < 0.22:
         message = message.lower()

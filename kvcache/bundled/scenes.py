@@ -17,6 +17,7 @@ from .phrases import ASK_CLAUSE, HELD_OUT_ONE_IN, RELATIONS, Kind
 from .sentences import SEEN_ANSWER
 
 FOLDER = Path(__file__).parent / "scene_lists"
+TITLES = ("Mr.", "Mrs.", "Ms.", "Dr.", "Mr", "Mrs", "Ms", "Dr", "Miss", "Professor", "Aunt", "Uncle")
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,17 @@ def _source(source: str) -> tuple[Callable[[Random, bool], str], str]:
     if not source.startswith(":"):
         if source not in values.MAKERS:
             raise ValueError(f"no values are called {source!r}; there are {', '.join(values.MAKERS)}")
-        return lambda rng, held: values.make(rng, source, held), source
+        return lambda rng, held: _person(rng, held) if source == "name" else values.make(rng, source, held), source
     listed = [value.strip() for value in source[1:].split(";") if value.strip()]
     sides = {held: [v for v in listed if values.held_out(v) == held] or listed for held in (False, True)}
     return lambda rng, held: rng.choice(sides[held]), "listed"
+
+
+def _person(rng: Random, held: bool) -> str:
+    """A name, now and then with a title, as one speaks of a doctor or a teacher."""
+    name = values.make(rng, "name", held)
+    titled = f"{rng.choice(TITLES)} {name}"
+    return titled if rng.random() < 0.12 and values.held_out(titled) == held else name
 
 
 def make(rng: Random, held: bool = False, near: str | None = None) -> tuple[str, Kind]:

@@ -98,7 +98,9 @@ def _digits(rng: Random, n: int) -> str:
 
 def _code(rng: Random) -> str:
     d, letter = lambda n: _digits(rng, n), lambda: rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ")
-    shape = rng.randrange(12)
+    shape = rng.randrange(13)
+    if shape == 12:
+        return rng.choice((letter() + letter() + letter() + " " + d(3), letter() + letter() + d(1) + letter() + letter() + letter(), "555-" + d(4), letter() + letter() + d(1) + " " + d(1) + letter() + letter(), d(rng.choice((7, 8)))))
     if shape < 3:
         return "-".join(d(rng.choice((3, 3, 3, 4))))
     if shape < 5:
@@ -126,16 +128,17 @@ def _count(rng: Random) -> str:
 
 def _word(rng: Random) -> str:
     kind = rng.random()
-    if kind < 0.55:
+    if kind < 0.5:
         return rng.choice(NOUNS)
-    if kind < 0.75:
+    if kind < 0.7:
         return syllables(rng, 2, 3)
-    return f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
+    return f"{rng.choice(ADJECTIVES if kind < 0.85 else NOUNS)} {rng.choice(NOUNS)}"
 
 
 def _title(rng: Random) -> str:
-    a, n = rng.choice(ADJECTIVES).capitalize(), rng.choice(NOUNS).capitalize()
-    return rng.choice((f"The {a} {n}", f"{a} {n}", f"{n} Club", f"The {n}", syllables(rng, 2, 3).capitalize()))
+    a, n, other = (rng.choice(words).capitalize() for words in (ADJECTIVES, NOUNS, NOUNS))
+    stranger = syllables(rng, 2, 3).capitalize()
+    return rng.choice((f"The {a} {n}", f"{a} {n}", f"{n} Club", f"The {n}", stranger, f"{n} of {rng.choice((stranger, other))}", f"{n} and {other}", f"{n} {rng.randint(2, 9)}", f"The {n} of {stranger}", f"{stranger} {n}"))
 
 
 def _city(rng: Random) -> str:
@@ -144,27 +147,33 @@ def _city(rng: Random) -> str:
 
 
 def _street(rng: Random) -> str:
-    kind = rng.choice(("Street", "Road", "Lane", "Avenue"))
-    return f"{rng.choice(NOUNS + LAST).capitalize() if rng.random() < 0.6 else syllables(rng, 1, 2).capitalize()} {kind}"
+    kind = rng.choice(("Street", "Road", "Lane", "Avenue", "Close", "Square", "Drive"))
+    number = f"{rng.randint(1, 199)}{rng.choice(('', '', '', 'a', 'B'))} " if rng.random() < 0.15 else ""
+    return f"{number}{rng.choice(NOUNS + LAST).capitalize() if rng.random() < 0.6 else syllables(rng, 1, 2).capitalize()} {kind}"
 
 
 def _spot(rng: Random) -> str:
+    more = f"{rng.choice((*ADJECTIVES, *COLOURS, *NOUNS))} " if rng.random() < 0.2 else ""
     if rng.random() < 0.5:
-        return f"in the {rng.choice(CONTAINERS)}"
-    return f"{rng.choice(('on', 'under', 'behind', 'next to', 'on top of', 'near'))} the {rng.choice(SURFACES)}"
+        return f"in the {more}{rng.choice(CONTAINERS)}"
+    return f"{rng.choice(('on', 'under', 'behind', 'next to', 'on top of', 'near'))} the {more}{rng.choice(SURFACES)}"
 
 
 def _clock(rng: Random) -> str:
     hour = str(rng.randint(1, 12))
-    small = "two three four five six seven eight nine ten eleven noon midnight".split()
-    forms = (hour, f"{hour}:{rng.choice(('00', '15', '30', '45'))}", f"{hour} {rng.choice(('am', 'pm'))}", f"{hour} o'clock", f"half past {hour}",
-             f"quarter to {hour}", f"{hour}{rng.choice(('am', 'pm'))}", rng.choice(small))
+    words = "two three four five six seven eight nine ten eleven".split()
+    name = rng.choice((hour, rng.choice(words)))
+    forms = (hour, f"{hour}:{rng.choice(('00', '15', '30', '45'))}", f"{hour} {rng.choice(('am', 'pm'))}", f"{name} o'clock", f"half past {name}",
+             f"quarter {rng.choice(('to', 'past'))} {name}", f"{hour}{rng.choice(('am', 'pm'))}", rng.choice((*words, "noon", "midnight")),
+             f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}", f"{hour}.{rng.choice(('15', '30', '45'))}")
     return rng.choice(forms)
 
 
 def _date(rng: Random) -> str:
-    month, day = rng.choice(MONTHS), str(rng.randint(1, 28))
-    return rng.choice((f"{month} {day}", f"{day} {month}", f"the {day}th of {month}" if int(day) > 3 else f"{day} {month}"))
+    month, day = rng.choice(MONTHS), rng.randint(1, 31 if rng.random() < 0.5 else 28)
+    month = month.lower() if rng.random() < 0.2 else month
+    ordinal = f"{day}{'th' if 10 < day < 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day % 10, 'th')}"
+    return rng.choice((f"{month} {day}", f"{day} {month}", f"the {ordinal} of {month}", f"{month} {ordinal}", f"{ordinal} {month}", f"{month} the {ordinal}", f"the {ordinal}"))
 
 
 def _event_time(rng: Random) -> str:
@@ -173,11 +182,13 @@ def _event_time(rng: Random) -> str:
 
 
 def _duration(rng: Random) -> str:
-    return f"{rng.choice('two three four five six seven ten'.split())} {rng.choice(('days', 'weeks', 'months', 'years'))}"
+    many = rng.choice("two three four five six seven ten twelve fifteen twenty thirty ninety 2 3 6 12 14 20 25 40 45 90".split())
+    return f"{many} {rng.choice(('minutes', 'hours', 'days', 'weeks', 'months', 'years'))}"
 
 
 def _price(rng: Random) -> str:
-    return f"{rng.randint(2, 999)} {rng.choice(('euros', 'dollars', 'pounds'))}"
+    amount = str(rng.randint(2, 999)) if rng.random() < 0.7 else f"{rng.randint(1, 99)}.{_digits(rng, 2)}"
+    return rng.choice((f"{amount} {rng.choice(('euros', 'dollars', 'pounds', 'bucks', 'quid'))}",) * 3 + (f"${amount}", f"{rng.randint(1, 9)}{_digits(rng, 3)} {rng.choice(('euros', 'dollars', 'pounds'))}"))
 
 
 def _pool(words: list[str]) -> Callable[[Random], str]:
