@@ -2,7 +2,7 @@
 
 `--readme` writes the tables between their markers in README.md; without it they are printed. Two ways measure nothing:
 `--catalog` does that with the tables that the catalog and the bundled models' folders say, of caches, operations and models, and
-`--speed FILE` with the JSON of a `python -m kvcache.measure speed`.
+`--speed FILE` with the JSON of a `python -m kvcache.measure speed`. `--text TOKENS` measures a pretrained model, on so much of Python's documentation.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import torch
 import transformers
@@ -34,6 +35,7 @@ OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are 
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
 WINDOW = 256  # of the streams
+CHUNK = 16  # tokens of a text that a pretrained model reads at once
 STREAM = ((0, 256), (256, 1024), (1024, 2048), (2048, 4096), (4096, 20 * WINDOW))  # parts of a stream of 20 windows
 VARIANTS = (
     ("dynamic", {}),
@@ -162,6 +164,23 @@ def stream(loaded: models.LoadedModel, tell: Callable[[str], None]) -> dict[str,
 
 
 @torch.no_grad()
+def text_table(loaded: models.LoadedModel, tokens: int, tell: Callable[[str], None]) -> str:
+    """Perplexity of Python's own documentation, which every machine has, part by part for every cache: what forgetting and rounding do to a pretrained model."""
+    ids = torch.tensor(loaded.tokenizer(topics["typesseq"], add_special_tokens=False)["input_ids"])[None, : tokens + 1]
+    parts = [(0, WINDOW), *((WINDOW << n, min(2 * WINDOW << n, tokens)) for n in range(20) if WINDOW << n < tokens)]
+    table = []
+    for name, parameters in VARIANTS:
+        cache, losses = create(name, loaded.model, **parameters), []
+        for piece, expected in zip(ids[:, :-1].split(CHUNK, dim=1), ids[0, 1:].split(CHUNK)):
+            logits = loaded.model(input_ids=piece, past_key_values=cache).logits[0]
+            losses += torch.nn.functional.cross_entropy(logits.float(), expected, reduction="none").tolist()
+        cells = [f"{math.exp(statistics.fmean(losses[a:b])):.2f}" for a, b in parts]
+        table.append([entry(name).describe(**parameters), *cells, f"{measure_memory(cache).used:,}"])
+        tell(" ".join(table[-1]))
+    return _markdown(["perplexity at tokens", *(f"{a:,}-{b:,}" for a, b in parts), "bytes held in the end"], table)
+
+
+@torch.no_grad()
 def sink_share(loaded: models.LoadedModel) -> str:
     """How much attention the first four tokens draw: what a window without sinks loses."""
     talk = evaluate.generated(1, TOKENS)[0].messages
@@ -245,9 +264,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
     parser.add_argument("--catalog", action="store_true", help="write or print what the catalog and the models' folders say, and measure nothing")
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
+    parser.add_argument("--text", type=int, metavar="TOKENS", help="measure perplexity on so many tokens of text, and nothing else: for a pretrained model")
     options = parser.parse_args()
     if options.catalog:
         return _show(said_by_catalog(), options.readme)
+    if options.text:
+        loaded = models.load(options.model)
+        return _show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))}, options.readme)
     if options.speed:
         return _show({"speed": speed_table(results.Report.read(options.speed))}, options.readme)
     loaded = models.load(options.model)

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 import torch
@@ -53,6 +54,26 @@ def test_the_measured_table_has_every_variant_with_the_bytes_that_the_config_pre
     for row, (name, parameters) in zip(rows, report.VARIANTS):
         assert int(row[1].replace(",", "")) == kvcache.predict_memory(name, config, report.TOKENS, dtype=torch.float32, **parameters).total
     assert "python -m kvcache.report" in between("measured")
+
+
+def test_the_pretrained_models_table_has_every_variant_with_the_bytes_that_its_shape_predicts():
+    shape = transformers.LlamaConfig(hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3)  # SmolLM2 135M
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in between("text").splitlines()[2:]]
+    for row, (name, parameters) in zip(rows, report.VARIANTS, strict=True):
+        predicted = kvcache.predict_memory(name, shape, 2048, dtype=torch.float32, **parameters)
+        assert row[0] == kvcache.ENTRIES[name].describe(**parameters) and int(row[-1].replace(",", "")) == predicted.used
+
+
+def test_perplexity_of_a_text_is_that_of_a_run_without_a_cache(monkeypatch):
+    monkeypatch.setattr(report, "VARIANTS", (("dynamic", {}), ("sliding_window", {"window_length": 256})))
+    loaded = kvcache.models.load(bundled.DEFAULT)
+    table = report.text_table(loaded, 600, lambda line: None)
+    full, windowed = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:])
+    ids = torch.tensor([loaded.tokenizer(topics["typesseq"], add_special_tokens=False)["input_ids"][:601]])
+    with torch.no_grad():
+        losses = torch.nn.functional.cross_entropy(loaded.model(ids[:, :-1]).logits[0], ids[0, 1:], reduction="none")
+    assert full[1:4] == [f"{losses[a:b].mean().exp():.2f}" for a, b in ((0, 256), (256, 512), (512, 600))]
+    assert windowed[1] == full[1] and windowed[2:] != full[2:] and "256-512" in table and "512-600" in table
 
 
 def test_the_commands_of_the_first_screen_stand_there():
