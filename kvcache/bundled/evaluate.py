@@ -1,7 +1,7 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict`, `third` and `fourth`, whose rows no
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict`, `third`, `fourth` and `fifth`, whose rows no
 data was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
 """
 
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> dict:
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
             print(f"{name:18} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
-            if options.wrong and not name.startswith(("verdict", "third", "fourth")):
+            if options.wrong and not name.startswith(("verdict", "third", "fourth", "fifth")):
                 show_wrong(cases, answers)
     target = options.json or options.model / "evaluation.json"
     target.write_text(json.dumps(table, indent=1) + "\n")
