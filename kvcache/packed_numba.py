@@ -1,5 +1,5 @@
 """The loops of one token's attention, over packed codes and over rows in full precision, for numba. Imported only where they are used: compiling
-takes seconds, once.
+takes seconds, once. torch's own threads take pieces of the work, a head or a span of its tokens, without Python between them.
 
 Codes become small whole numbers in registers, once for up to four query heads that share them, and nothing is written but sums; scales and minima
 are folded into the queries and the attention weights. The innermost loops, at the top, are LLVM vector code: what LLVM makes of plain loops over short rows

@@ -104,7 +104,9 @@ def test_huge_and_tiny_scores_stay_finite(how):
 def test_threads_share_heads_and_spans_of_tokens(heads, threads):
     _, states = filled(heads=heads, tokens=400)
     query, keep = queries(2, heads, 64), torch.rand(2, 1, 1, 401, generator=torch.Generator().manual_seed(heads)) < 0.7
-    for mask in (None, keep):
+    padded = torch.ones_like(keep)
+    padded[0, ..., :300] = False  # whole spans of the first row
+    for mask in (None, keep, padded):
         torch.testing.assert_close(SDPA(query, *states, attn_mask=mask), SDPA(query, *dense(states), attn_mask=mask), **CLOSE)
 
 

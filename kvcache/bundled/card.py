@@ -67,11 +67,12 @@ on cores shared with other work):
 
 The scripts have not been run from nothing to the end in one go.
 """
-SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and once a choice among candidates. *third set* ({third} rows)
-was written by someone who had seen neither the data maker nor the other sets; no weights were chosen by it, but what was recalled of it halfway through a training is why more scenes were written.
-*fourth set* ({fourth} rows) was written like the third, after it, and chose nothing. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
-language models that had seen none of the sets, as were the third and the fourth set; 7 rows of the first set, 13 of the second, 15 of the third
-and 6 of the fourth match the wording of one scene on both sides, values aside.
+SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third set* ({third} rows)
+was written by someone who had seen neither the data maker nor the other sets; its misses were read before the last part of the training, and the instructions for the last 2,700 scenes quoted a dozen
+of its rows: scenes that came near to those were left out again, but it is no verdict any more. *fourth* and *fifth set* ({fourth} and {fifth} rows) were written in the same way; nobody who
+made data has read them, and they chose nothing. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
+language models that had seen none of the sets, as were the third, fourth and fifth set. Values aside, 9 rows of the first set, 21 of the second, 27 of the third,
+11 of the fourth and 34 of the fifth, half of which is the plainest of facts plainly asked, match the wording of one scene on both sides.
 """
 
 
@@ -87,7 +88,7 @@ def card(folder: Path) -> str:
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
         start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
         pairs=len(hand_written.PAIRS), table=table(results), asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
-        history=how_it_was(training) + (about_the_sets() if "fourth" in results else ""))
+        history=how_it_was(training) + (about_the_sets() if "fifth" in results else ""))
 
 
 def shape(config: dict) -> str:
@@ -120,7 +121,7 @@ def how_it_was(training: dict) -> str:
 def about_the_sets() -> str:
     """How independent the hand-written sets are of the training data."""
     every = len(scenes.scenes(held=False)) + len(scenes.scenes(held=True))
-    return "\n" + SETS.format(second=len(hand_written.VERDICT_PAIRS), third=len(hand_written.THIRD_PAIRS), fourth=len(hand_written.FOURTH_PAIRS), scenes=every)
+    return "\n" + SETS.format(second=len(hand_written.VERDICT_PAIRS), third=len(hand_written.THIRD_PAIRS), fourth=len(hand_written.FOURTH_PAIRS), fifth=len(hand_written.FIFTH_PAIRS), scenes=every)
 
 
 def _parts(training: dict) -> str:
@@ -149,6 +150,7 @@ COLUMNS = (
     ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
     ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),
     ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"),
+    ("by hand, fifth set: recalled", "fifth", "recalled"), ("fifth set: declined though told", "fifth", "told but declined"), ("fifth set, never told: declined", "fifth_never_told", "declined"),
 )  # fmt: skip
 
 

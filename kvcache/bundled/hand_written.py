@@ -367,7 +367,8 @@ VERDICT_NEVER_TOLD: tuple[str, ...] = (
 )
 
 
-# The third set: written by somebody who had seen neither the data maker nor the sets above. It showed once, halfway through a training, that scenes help.
+# The third set: written by somebody who had seen neither the data maker nor the sets above. No verdict any more: its misses were read, and a dozen of its
+# rows stood in instructions for writers of scenes; what came near to those was left out again.
 
 THIRD_PAIRS: tuple[tuple[str, str, str], ...] = (
     # who the person is
@@ -793,7 +794,7 @@ FOURTH_NEVER_TOLD: tuple[str, ...] = (
 )
 
 
-# The fifth set, for the last verdict: written after all scenes' instructions, by a writer who saw neither those nor the other sets. No model was chosen by it.
+# The fifth set, for the last verdict: written by somebody who saw neither the data maker nor the other sets, while others wrote the last scenes. No model was chosen by it.
 
 FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     # plain: about oneself
