@@ -63,7 +63,7 @@ class Side(NamedTuple):
 
     def arrays(self) -> tuple:
         """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
-        parts = (np.ascontiguousarray(part.numpy()) for part in (*self.encoded, self.residual.float()))  # the loops count in bytes
+        parts = (part.contiguous().numpy() for part in (*self.encoded, self.residual.float()))  # the loops count in bytes
         codes, scales, minima, gains, residual = parts
         return codes, scales.view(np.uint16), minima.view(np.uint16), gains, residual
 

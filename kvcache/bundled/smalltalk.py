@@ -105,15 +105,16 @@ def total(rng: Random) -> tuple[str, str]:
 
 HEROES = "fox owl bear rabbit mouse wolf hedgehog turtle frog cat dog duck goat squirrel lion king queen girl boy dragon knight witch pirate princess robot ship train giant penguin whale monkey horse teacher baker farmer sailor".split()
 UNCOUNTED = "thunder velvet copper ocean quartz jungle desert ivory jasmine nectar cobalt breeze silver winter summer coffee cheese butter purple yogurt ember onyx glacier harbour".split()
+FRIENDS = ("Pip", "Tilly", "Basil", "Toby")  # of half of all stories' heroes: where any name would do, the likeliest one was the hero's own
 FOUND = [noun for noun in values.NOUNS if noun not in UNCOUNTED]
 
 
 def story(rng: Random, held: bool, taken: set[str] = frozenset()) -> tuple[tuple[str, str], list[tuple[str, str]]]:
     """A short story and questions about it: ((message, reply), [(question, answer)]). Two characters never share a name, nor one in `taken`."""
     one, two = rng.sample(HEROES, 2)
-    name, other = (values.make(rng, "pet_name", held) for _ in range(2))
+    name = other = ""
     while name == other or not taken.isdisjoint((name, other)):
-        name, other = (values.make(rng, "pet_name", held) for _ in range(2))
+        name, other = values.make(rng, "pet_name", held), rng.choice(FRIENDS) if not held and rng.random() < 0.5 else values.make(rng, "pet_name", held)
     thing, place = rng.choice([noun for noun in FOUND if noun not in (one, two)]), rng.choice("forest castle village lighthouse cave mill garden barn tower boat tree cottage tunnel swamp valley".split())
     given, any_hero = rng.random() < 0.5, rng.random() < 0.25
     if any_hero:
