@@ -247,6 +247,17 @@ def test_days_months_and_letters_follow_each_other():
         assert row.index(after) == row.index(before) + 1
 
 
+def test_a_fact_whose_values_were_all_said_is_not_corrected():
+    talk = dialogues.Conversation(Random(0), 600)
+    fact = facts.new_fact(talk.rng, set(), kind="favourite season")
+    talk.learn(fact)
+    talk.turn("told", "Okay.")
+    slot = exchanges.correctable(talk)
+    talk.old[slot] = list(values.SEASONS)
+    exchanges.correction(talk, slot)
+    assert len(talk.messages) == 2 and talk.facts[slot] == fact
+
+
 def test_after_a_correction_without_a_noun_the_newest_value_answers():
     changed = 0
     for seed in range(300):

@@ -291,9 +291,11 @@ def correction(talk: Conversation, slot: str) -> None:
         talk.turn(informal(rng, finish(rng, expand(rng, COMPLAINT)))[0], rng.choice(SORRY))
     for _ in range(rng.choice((1, 1, 1, 2))):
         old = talk.facts[slot]
-        value, before = old.value, {v.lower() for v in (old.value, *talk.old.get(slot, ()))}
-        while value.lower() in before or value in talk.names():
-            value = values.make(rng, old.rule.values, talk.held)
+        before = {v.lower() for v in (old.value, *talk.old.get(slot, ()))}
+        drawn = (values.make(rng, old.rule.values, talk.held) for _ in range(50))
+        value = next((v for v in drawn if v.lower() not in before and v not in talk.names()), None)
+        if value is None:  # all four seasons were said
+            return
         message = finish(rng, corrections.correct(rng, old, value, talk.held), protect=value)
         message, fact = informal(rng, message, replace(old, value=value))
         talk.learn(fact)
