@@ -353,7 +353,7 @@ def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_pa
     assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
 
 
-@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS, hand_written.FOURTH_PAIRS])
+@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS, hand_written.FOURTH_PAIRS, hand_written.FIFTH_PAIRS])
 def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
     assert len(pairs) >= 100
     for told, asked, expected in pairs:
@@ -497,7 +497,7 @@ def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):
 
 
 def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped, tokenizer):
-    """A floor: 187 of 200 were measured (see the model card)."""
+    """A floor: 188 of 200 were measured (see the model card)."""
     cases = evaluate.generated(40, 128)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.85
 
@@ -512,6 +512,6 @@ def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped,
 
 
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
-    """185 of 200 were measured."""
+    """190 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.8

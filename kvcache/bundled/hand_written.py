@@ -827,7 +827,7 @@ FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("My son is in the fourth grade.", "What grade is my son in?", "fourth"),
     ("My uncle owns a vineyard.", "What does my uncle own?", "vineyard"),
     ("my twins are called Jory and Senara", "what are my twins called?", "Jory and Senara"),
-    ("My mother-in-law collects thimbles.", "What does my mother-in-law collect?", "thimble"),
+    ("My mother-in-law collects thimbles.", "What does my mother-in-law collect?", "thimbles"),
     ("My cousin won a hang-gliding contest.", "What kind of contest did my cousin win?", "hang-gliding"),
     # plain: friends and neighbours
     ("My best friend is Marguerite.", "Who is my best friend, please?", "Marguerite"),
@@ -836,9 +836,9 @@ FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     # plain: pets
     ("My dog is called Bramble.", "What is my dog called?", "Bramble"),
     ("my cat is 14", "how old is my cat", "14"),
-    ("I keep axolotls.", "What animals do I keep?", "axolotl"),
+    ("I keep axolotls.", "What animals do I keep?", "axolotls"),
     ("our horse is a Percheron", "what breed is our horse?", "Percheron"),
-    ("My rabbit eats nothing but dandelions.", "What does my rabbit eat?", "dandelion"),
+    ("My rabbit eats nothing but dandelions.", "What does my rabbit eat?", "dandelions"),
     ("My parrot can say good grief.", "What can my parrot say?", "good grief"),
     # plain: home and things
     ("I live in Wrexham.", "Where do I live?", "Wrexham"),
@@ -887,7 +887,7 @@ FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("I was born in 1958.", "What year is on my birth certificate?", "1958"),
     ("I'm left-handed.", "Which hand do I hold my pen in?", "left"),
     ("I was named after a racehorse.", "Where does my first name come from?", "racehorse"),
-    ("im terrified of moths", "what am i scared of", "moth"),
+    ("im terrified of moths", "what am i scared of", "moths"),
     ("I'm a Quaker, have been all my life.", "What religion do I belong to?", "Quaker"),
     ("I sing alto in the church choir.", "What is my voice part?", "alto"),
     ("I grew up in a lighthouse.", "What kind of building was my childhood home?", "lighthouse"),
@@ -914,14 +914,14 @@ FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("Our electric came to $187 this month.", "How big was our last power bill?", "187"),
     ("My savings are with Halden Credit Union.", "Where do I bank?", "Halden"),
     # medium: home and everyday life
-    ("The bins go out on Fridays.", "On which day is our trash collected?", "Friday"),
+    ("The bins go out on Fridays.", "On which day is our trash collected?", "Fridays"),
     ("Zofia comes round to do the cleaning.", "Who tidies up at our place?", "Zofia"),
     ("The chap to mend the boiler is coming Wednesday.", "Which day will our heating be repaired?", "Wednesday"),
     ("We're giving the nursery a jungle theme.", "How are we decorating the baby's room?", "jungle"),
     # medium: work, study, getting about
     ("My commute takes 70 minutes each way.", "How long do I need to get to work?", "70"),
     ("I dropped out of law school.", "What did I study but never finish?", "law"),
-    ("My thesis is about lichens.", "What is the subject of my dissertation?", "lichen"),
+    ("My thesis is about lichens.", "What is the subject of my dissertation?", "lichens"),
     ("I get the 57 into town.", "Which bus do I take to the centre?", "57"),
     ("i ride a Moto Guzzi", "what brand is my motorbike?", "Guzzi"),
     ("I've parked behind the cathedral.", "Where did I leave my car?", "cathedral"),
@@ -947,7 +947,7 @@ FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("she still isnt speaking to me since i shrank her jumper", "what did i ruin in the wash?", "jumper"),
     ("I'd been waiting at Crewe three hours when he finally turned up with flowers.", "In what town did a man once keep me hanging about?", "Crewe"),
     # far: health and food
-    ("Last time I ate prawns I ended up in an ambulance.", "Someone is cooking dinner for me. What must they never serve?", "prawn"),
+    ("Last time I ate prawns I ended up in an ambulance.", "Someone is cooking dinner for me. What must they never serve?", "prawns"),
     ("Sorry for the typos, sliced my thumb on a tin this morning.", "Which part of my body is injured?", "thumb"),
     ("The nurse says the cast comes off in six weeks.", "How long until I am rid of the plaster?", "six weeks"),
     ("Don't ask me to dance, there's a steel plate in my ankle.", "Where did a surgeon operate on me?", "ankle"),
