@@ -37,9 +37,10 @@ DISTANCE = 512  # tokens between a fact and the question about it
 WINDOW = 256  # of the streams
 CHUNK = 16  # tokens of a text that a pretrained model reads at once
 STREAM = ((0, 256), (256, 1024), (1024, 2048), (2048, 4096), (4096, 20 * WINDOW))  # parts of a stream of 20 windows
+LONGEST_TEXT = 2048  # tokens that the static cache holds
 VARIANTS = (
     ("dynamic", {}),
-    ("static", {"max_cache_len": 2048}),
+    ("static", {"max_cache_len": LONGEST_TEXT}),
     ("quantized", {"nbits": 8}),
     ("quantized", {"nbits": 4}),
     ("quantized", {"nbits": 2}),
@@ -268,7 +269,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.catalog:
         return _show(said_by_catalog(), options.readme)
-    if options.text:
+    if options.text is not None:
+        if not WINDOW < options.text <= LONGEST_TEXT:
+            parser.error(f"--text takes {WINDOW + 1} to {LONGEST_TEXT:,} tokens, which every cache of the table holds, not {options.text}")
         loaded = models.load(options.model)
         return _show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))}, options.readme)
     if options.speed:

@@ -515,4 +515,4 @@ def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped,
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
     """190 of 200 were measured."""
     cases = evaluate.generated(40, 512)
-    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.8
+    assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.9

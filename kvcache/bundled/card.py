@@ -69,9 +69,10 @@ The scripts have not been run from nothing to the end in one go.
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third set* ({third} rows)
 was written by someone who had seen neither the data maker nor the other sets; its misses were read before the last part of the training, and the instructions for the last 2,700 scenes quoted a dozen
-of its rows: scenes that came near to those were left out again, but it is no verdict any more. *fourth* and *fifth set* ({fourth} and {fifth} rows) were written in the same way; nobody who
-made data has read them, and they chose nothing. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
-language models that had seen none of the sets, as were the third, fourth and fifth set. Values aside, 9 rows of the first set, 21 of the second, 27 of the third,
+of its rows: scenes that came near to those were left out again, but it is no verdict any more. *fourth* and *fifth set* ({fourth} and {fifth} rows) were written in the same way, and nobody who
+made data had read them; neither chose among weights, but that the weights before declined 43 % of the fifth though told is one reason why questions about the never told are now rarer where little was told.
+Seven rows of the fifth wanted a singular for a plural and were corrected after the training. The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by
+language models that had seen no more of the sets than that dozen of rows, as were the third, fourth and fifth set, by others that had seen nothing. Values aside, 9 rows of the first set, 21 of the second, 27 of the third,
 11 of the fourth and 34 of the fifth, half of which is the plainest of facts plainly asked, match the wording of one scene on both sides.
 """
 

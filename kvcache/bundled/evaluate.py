@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> dict:
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
             print(f"{name:18} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
-            if options.wrong and not name.startswith(("verdict", "third", "fourth", "fifth")):
+            if options.wrong and not name.startswith(tuple(hand_written.SETS)[1:]):
                 show_wrong(cases, answers)
     target = options.json or options.model / "evaluation.json"
     target.write_text(json.dumps(table, indent=1) + "\n")
