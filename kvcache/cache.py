@@ -89,7 +89,11 @@ class Cache(transformers.Cache):
         Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
-        self._check_rows(key_states, value_states, layer_idx)
+        ours, theirs = key_states.shape, value_states.shape
+        if (ours != theirs and (ours[B] != theirs[B] or ours[T] != theirs[T])) or not 0 <= layer_idx < len(self.layers):
+            self._check_rows(key_states, value_states, layer_idx)
+        elif cache_kwargs is None and not self.offloading:  # the usual case, which is to cost little
+            return self.layers[layer_idx].update(key_states, value_states, **kwargs)
         if cache_kwargs is None:
             return super().update(key_states, value_states, layer_idx, **kwargs)
         self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)

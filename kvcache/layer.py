@@ -45,14 +45,18 @@ class Buffer:
 
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
-        if torch.is_grad_enabled() and rows.requires_grad:
+        if rows.requires_grad and torch.is_grad_enabled():
             return self._append_differentiably(rows)
-        n = rows.shape[T]
-        if self.data is None or self.stop + n > self.data.shape[T] or self.stop < self.frozen:
+        shape, data, stop = rows.shape, self.data, self.stop
+        n = shape[T]
+        if data is None or stop + n > data.shape[T] or stop < self.frozen:
             self._make_room(rows, n)
-        self.refuse(rows)
-        self.data.narrow(T, self.stop, n).copy_(rows)
-        self.stop += n
+            data, stop = self.data, self.stop
+        target = data.narrow(T, stop, n)
+        if target.shape != shape or data.dtype is not rows.dtype:
+            self.refuse(rows)
+        target.copy_(rows)
+        self.stop = stop + n
 
     def refuse(self, rows: torch.Tensor) -> None:
         """Raise ValueError for rows [B, H, n, D] that do not go behind those held."""

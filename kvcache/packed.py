@@ -61,11 +61,19 @@ class Side(NamedTuple):
             yield self.decoded(first, min(first + step, self.packed), torch.float32)
         yield self.residual[:, :, self.start : self.stop].float()
 
-    def arrays(self) -> tuple:
-        """Codes, scales, minima, gains and residual as numpy arrays [B, H, capacity, width], float16 as its bits."""
-        parts = (part.contiguous().numpy() for part in (*self.encoded, self.residual.float()))  # the loops count in bytes
-        codes, scales, minima, gains, residual = parts
-        return codes, scales.view(np.uint16), minima.view(np.uint16), gains, residual
+    def contiguous(self) -> "Side":
+        """The same with every buffer as the loops read it: row after row, the residual in float32."""
+        residual = self.residual if self.residual.dtype == torch.float32 else self.residual.float()
+        if residual.is_contiguous() and all(map(torch.Tensor.is_contiguous, self.encoded)):
+            return self if residual is self.residual else self._replace(residual=residual)
+        return self._replace(encoded=Encoded(*(part.contiguous() for part in self.encoded)), residual=residual.contiguous())
+
+    def places(self) -> tuple[int, ...]:
+        """Of contiguous buffers: where codes, scales, minima, gains and residual lie, and how many rows are reserved in each; D, and the scales of a row."""
+        (codes, scales, minima, gains), residual = self.encoded, self.residual
+        rows, width = scales.shape[2:]
+        capacity, dim = residual.shape[2:]
+        return (codes.data_ptr(), codes.shape[2], scales.data_ptr(), rows, minima.data_ptr(), gains.data_ptr(), gains.shape[2], residual.data_ptr(), capacity, dim, width)
 
 
 class Attention(NamedTuple):
@@ -139,7 +147,7 @@ def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
 
 def _find_loops() -> Attention:
     """The compiled loops, once they have come close to attention over decoded tokens on a small example."""
-    from .packed_numba import attend_heads, heads_together, heads_worker, join
+    from .packed_numba import heads_between, heads_together, heads_worker, join
 
     generator = torch.Generator().manual_seed(0)
     query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 72, 72))
@@ -147,7 +155,7 @@ def _find_loops() -> Attention:
     for axis, states in (("channel", keys), ("token", values)):
         scheme = Scheme(4, axis, 32, native)
         sides.append(Side(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72))
-    loops = Attention(heads_together, heads_worker, attend_heads, join)
+    loops = Attention(heads_together, heads_worker, heads_between, join)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
     return tested(loops, lambda sharing: _run(loops, query, *sides, None, 32**-0.5, sharing), expected)
 
@@ -171,12 +179,18 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     packed = isinstance(key, PackedStates) and isinstance(value, PackedStates)
     if not packed or is_causal or dropout_p or isinstance(query, PackedStates):
         return None
-    if not one_token(query, key.side.shape, attn_mask):
+    if not (fits(query, key.shape, value.shape) and one_token(query, key.shape, attn_mask)):
         return None
     scale = query.shape[3] ** -0.5 if scale is None else scale
     if key.fused:
         return _run(LOOPS.run, query, key.side, value.side, attn_mask, scale)
     return _in_pieces(query, key.side, value.side, attn_mask, scale)
+
+
+def fits(query: torch.Tensor, keys: torch.Size, values: torch.Size) -> bool:
+    """Are these of the same rows, heads and tokens, as loops that work on addresses must be sure of?"""
+    batch, heads, _, dim = keys
+    return keys[:3] == values[:3] and query.dim() == 4 and query.shape[0] == batch and query.shape[1] % heads == 0 and query.shape[3] == dim
 
 
 def one_token(query: torch.Tensor, keys: torch.Size, mask: torch.Tensor | None) -> bool:
@@ -202,13 +216,14 @@ def _in_pieces(query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor |
 
 def _run(loops: Attention, query: torch.Tensor, key: Side, value: Side, mask: torch.Tensor | None, scale: float, sharing: tuple[int, int] | None = None) -> torch.Tensor:
     """`sharing`: spans and threads, where they are not to be chosen by size."""
+    key, value = key.contiguous(), value.contiguous()
     batch, heads, _, dim = key.residual.shape
-    queries = query.detach().float().contiguous().numpy().reshape(batch, heads, -1, dim)
+    queries, added = query.detach().float().contiguous(), bias(mask, batch)
     out = torch.empty(*query.shape[:3], value.residual.shape[3])
-    *keys, key_residual = key.arrays()
-    *values, value_residual = value.arrays()
-    fixed = (queries, scale, *keys, *values, key_residual, value_residual, bias(mask, batch), key.scheme.nbits, key.block, key.packed, key.start, key.stop)
-    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, -1, out.shape[3]), *sharing or shares(batch, heads, heads * key.packed * dim, key.packed // key.block))
+    many = queries.numel() // (batch * heads * dim)
+    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], key.scheme.nbits, key.block, key.packed, key.start, key.stop)
+    fixed = (float(scale), here + key.places() + value.places())
+    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * key.packed * dim, key.packed // key.block))
     return out.to(query.dtype)
 
 

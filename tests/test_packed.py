@@ -199,6 +199,34 @@ def test_left_padded_rows_generate_the_same_packed():
     assert torch.equal(*replies)
 
 
+@pytest.mark.parametrize("part", ["key_residual", "value_residual", "key_codes", "value_codes", "key_scales", "value_minima", "value_gains"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_buffers_that_lie_otherwise_in_memory_are_read_right(part, dtype):
+    layer, _ = filled()
+    if dtype != torch.float32:
+        for side in (layer.key_residual, layer.value_residual):
+            side.data = side.data.to(dtype)
+    buffer = getattr(layer, part)
+    buffer.data = buffer.data.transpose(1, 2).contiguous().transpose(1, 2)
+    assert not buffer.data.is_contiguous()
+    states, query = layer._packed(), queries(2, 6, 64).to(dtype)
+    expected = SDPA(query.float(), *(state.side.dense().float() for state in states), enable_gqa=True)
+    torch.testing.assert_close(SDPA(query, *states, enable_gqa=True), expected.to(dtype), **(CLOSE if dtype == torch.float32 else dict(atol=0.02, rtol=0.02)))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 64), (2, 4, 1, 64), (2, 3, 1, 32), (3, 3, 1, 64)])
+def test_queries_that_do_not_fit_are_refused_as_torch_refuses_them(shape, how):
+    _, states = filled(attention=how)
+    query = torch.randn(shape)
+    try:
+        expected = SDPA(query, *dense(states))
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            SDPA(query, *states)
+    else:
+        torch.testing.assert_close(SDPA(query, *states), expected, **CLOSE)
+
+
 def test_auto_goes_in_pieces_until_the_loops_are_compiled(monkeypatch):
     monkeypatch.setattr(packed.LOOPS, "run", None)
     monkeypatch.setattr(packed.LOOPS, "reason", "not yet")

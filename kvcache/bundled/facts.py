@@ -7,7 +7,7 @@ from random import Random
 from . import grammar, phrases, scenes, sentences, values
 from .marks import recalled
 
-OPEN, SCENES = 0.1, 0.5  # shares of facts made by grammar and of facts from the lists of scenes
+OPEN, SCENES = 0.08, 0.58  # shares of facts made by grammar and of facts from the lists of scenes
 STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
 PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
 CHAT = [line.split(":") for line in """you:u|ya
