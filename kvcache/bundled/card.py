@@ -152,6 +152,7 @@ COLUMNS = (
     ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),
     ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"),
     ("by hand, fifth set: recalled", "fifth", "recalled"), ("fifth set: declined though told", "fifth", "told but declined"), ("fifth set, never told: declined", "fifth_never_told", "declined"),
+    ("by hand, sixth set: recalled", "sixth", "recalled"), ("sixth set: declined though told", "sixth", "told but declined"), ("sixth set, never told: declined", "sixth_never_told", "declined"),
 )  # fmt: skip
 
 

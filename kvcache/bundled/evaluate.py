@@ -1,7 +1,7 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict`, `third`, `fourth` and `fifth`, whose rows no
+(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict` and `third` to `sixth`, whose rows no
 data was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
 """
 

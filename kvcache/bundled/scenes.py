@@ -85,7 +85,7 @@ COMMON = frozenset("my the a an i is are was were am be been in on at of for fro
                    "who whose whom when where why how many much long old often far one next last first best most favourite every old new again still always into out up off over after before called name get gets got go goes went make makes made "
                    "take takes took keep keeps give gives gave want wants say says said need needs use used".split())  # fmt: skip
 OWNERS = frozenset(word for relation in RELATIONS for word in relation.split()) | frozenset("mom gran nan granny ex kids kid children family parents guests guest team client customer dog cat".split())
-RARE = 25  # scenes that may share a word for it to make them alike
+RARE = 35  # scenes that may share a word for it to make them alike
 
 
 def _words(clause: str) -> frozenset[str]:
