@@ -21,11 +21,12 @@ def solve(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, t
     steps, zero, best = rows * steps_per, -low * steps_per, torch.inf
     for _ in range(ITERATIONS):
         codes = (steps + zero).round_().clamp_(0, top)
-        errors = (codes - zero).div_(steps_per).neg_().add_(rows)
-        shrunk = _shrunk(errors)
-        wanted = steps if shrunk is None else (rows - shrunk).mul_(steps_per)
+        held = (codes - zero).div_(steps_per)
+        errors = torch.sub(rows, held, out=held)
+        magnitude = errors.abs()
+        error = magnitude.mean().item()
+        wanted = steps if magnitude.amax() < NOTHING else (rows - _shrunk(errors, magnitude)).mul_(steps_per)
         zero = codes.sub_(wanted).mean(dim=1, keepdim=True)
-        error = errors.abs_().mean().item()
         if not error < best:
             break
         best = error
@@ -33,9 +34,6 @@ def solve(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, t
     return codes, 1.0 / steps_per, -zero * (1.0 / steps_per)
 
 
-def _shrunk(errors: torch.Tensor) -> torch.Tensor | None:
-    """What the proximal step leaves of errors; None if that is nothing."""
-    magnitude = errors.abs()
-    if magnitude.amax() < NOTHING:
-        return None
+def _shrunk(errors: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+    """What the proximal step leaves of errors, whose magnitude is spent."""
     return magnitude.sub_(magnitude.pow(P - 1).mul_(1.0 / BETA)).clamp_min_(0.0).mul_(errors.sign())
