@@ -1,11 +1,15 @@
 """The bundled model: its data are reproducible and split, its tokenizer loses nothing, and it remembers what it is told."""
 
+import os
 import re
+import subprocess
+import sys
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -359,6 +363,30 @@ def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
     assert len(pairs) >= 100
     for told, asked, expected in pairs:
         assert evaluate.contains(told, expected) and not evaluate.contains(asked, expected), told
+
+
+FULL_QUEUE = """
+import sys, time
+from kvcache.bundled import batches, path
+if __name__ == "__main__":
+    data = batches.Background(batches.batch, str(path()), 0, 0, rows=16, length=1024, ahead=2)  # more than a pipe holds
+    data.next(16, 1024)
+    time.sleep(5)  # it has made more than anybody took
+    print(data.process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_makes_batches_ends_after_a_killed_training(tmp_path):
+    script = tmp_path / "training.py"
+    script.write_text(FULL_QUEUE)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}) as training:
+        worker = psutil.Process(int(training.stdout.readline()))
+        training.kill()
+    gone, left = psutil.wait_procs([worker], timeout=30)
+    for process in left:
+        process.kill()
+    assert gone
 
 
 # Tokenizer

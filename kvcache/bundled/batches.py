@@ -66,6 +66,7 @@ Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tens
 
 def _work(make: Maker, folder: str, seed: int, start: int, shape, queue) -> None:
     torch.set_num_threads(1)
+    queue.cancel_join_thread()  # or this process would wait for a killed one to read what it has made
     tok = PreTrainedTokenizerFast.from_pretrained(folder)
     number = start
     while True:
