@@ -20,7 +20,7 @@ NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1500  # tokens between a fact and its question
 BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
-NEVER_TOLD = 0.06, 0.16  # chance of a question about something never told: at the beginning, and how much is added by 1,000 tokens
+NEVER_TOLD = 0.06, 0.22  # chance of a question about something never told: at the beginning, and how much is added by 800 tokens
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
@@ -274,11 +274,11 @@ class Conversation:
     def never_told_share(self) -> float:
         """The chance that the next turn asks about something never told.
 
-        After one fact it is a fifth of what it is after four: when every fourth question about a single fact was about something else, the
+        After one fact it is a ninth of what it is after four: when every fourth question about a single fact was about something else, the
         model declined what it had been told in other words, and knew it: made to answer, it said the right thing.
         """
-        told = min(1, (len(self.facts) / 4) ** 1.2) if self.facts else 1
-        return told * (NEVER_TOLD[0] + NEVER_TOLD[1] * min(1, self.position / 1000))
+        told = min(1, (len(self.facts) / 4) ** 1.6) if self.facts else 1
+        return told * (NEVER_TOLD[0] + NEVER_TOLD[1] * min(1, self.position / 800))
 
     def go_on(self) -> None:
         """The next turn of the chain, or chat in between."""
