@@ -592,7 +592,7 @@ THIRD_NEVER_TOLD: tuple[str, ...] = (
 )
 
 
-# The fourth set, for the last verdict: written as the third was. No model was chosen by it.
+# The fourth set, for a verdict: written as the third was. No model was chosen by it.
 
 FOURTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     # --- asked in words near to those told ---
@@ -794,7 +794,7 @@ FOURTH_NEVER_TOLD: tuple[str, ...] = (
 )
 
 
-# The fifth set, for the last verdict: written by somebody who saw neither the data maker nor the other sets, while others wrote the last scenes. No model was chosen by it.
+# The fifth set: written by somebody who saw neither the data maker nor the other sets. Its misses were read before the last training, and it helped to choose.
 
 FIFTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     # plain: about oneself
@@ -1022,7 +1022,7 @@ FIFTH_NEVER_TOLD: tuple[str, ...] = (
 )
 
 
-# The sixth set, for the last verdict: its author saw nothing of the project, and nobody who made data has read it.
+# The sixth set, for a verdict: its author saw nothing of the project, and nobody who made data has read it.
 
 SIXTH_PAIRS: tuple[tuple[str, str, str], ...] = (
     ("Hi there, my name is Marguerite.", "What is my name?", "Marguerite"),
