@@ -21,8 +21,7 @@ def solve(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, t
     steps, zero, best = rows * steps_per, -low * steps_per, torch.inf
     for _ in range(ITERATIONS):
         codes = (steps + zero).round_().clamp_(0, top)
-        held = (codes - zero).div_(steps_per)
-        errors = torch.sub(rows, held, out=held)
+        errors = rows - (codes - zero).div_(steps_per)
         magnitude = errors.abs()
         error = magnitude.mean().item()
         wanted = steps if magnitude.amax() < NOTHING else (rows - _shrunk(errors, magnitude)).mul_(steps_per)

@@ -327,3 +327,13 @@ def test_the_native_backend_alone_is_fitted():
     layer = QuantizedLayer("native", 2, 64, 0)
     assert layer.scheme("value", 64).quantizer is native_values and layer.scheme("key", 64).quantizer is native_keys
     assert QuantizedLayer("hqq", 2, 64, 0).scheme("value", 64).quantizer is QUANTIZERS["hqq"]
+
+
+@pytest.mark.parametrize("backend", ["native", "hqq", "quanto"])
+def test_gradients_flow_through_rounded_blocks(backend):
+    layer = QuantizedLayer(backend, 4, 32, 0)
+    states = [torch.randn(1, 2, 64, 32, requires_grad=True) for _ in range(2)]
+    layer.update(*states)
+    seen = layer.update(*(torch.randn(1, 2, 1, 32) for _ in range(2)))
+    (seen[0].sum() + seen[1].sum()).backward()
+    assert all(s.grad is not None and s.grad.isfinite().all() for s in states)
