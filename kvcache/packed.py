@@ -182,7 +182,7 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     if not (fits(query, key.shape, value.shape) and one_token(query, key.shape, attn_mask)):
         return None
     scale = query.shape[3] ** -0.5 if scale is None else scale
-    if key.fused:
+    if key.fused and alike(key.side, value.side):
         return _run(LOOPS.run, query, key.side, value.side, attn_mask, scale)
     return _in_pieces(query, key.side, value.side, attn_mask, scale)
 
@@ -191,6 +191,11 @@ def fits(query: torch.Tensor, keys: torch.Size, values: torch.Size) -> bool:
     """Are these of the same rows, heads and tokens, as loops that work on addresses must be sure of?"""
     batch, heads, _, dim = keys
     return keys[:3] == values[:3] and query.dim() == 4 and query.shape[0] == batch and query.shape[1] % heads == 0 and query.shape[3] == dim
+
+
+def alike(key: Side, value: Side) -> bool:
+    """Are as many tokens of both codes and residual, in codes of one width and blocks of one size? Keys of one cache beside values of another may not be."""
+    return key.scheme.nbits == value.scheme.nbits and key[1:3] == value[1:3] and key[5:] == value[5:]
 
 
 def one_token(query: torch.Tensor, keys: torch.Size, mask: torch.Tensor | None) -> bool:

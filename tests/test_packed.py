@@ -214,6 +214,13 @@ def test_buffers_that_lie_otherwise_in_memory_are_read_right(part, dtype):
     torch.testing.assert_close(SDPA(query, *states, enable_gqa=True), expected.to(dtype), **(CLOSE if dtype == torch.float32 else dict(atol=0.02, rtol=0.02)))
 
 
+@pytest.mark.parametrize("other", [dict(residual=70), dict(block=64), dict(nbits=8)], ids=str)
+def test_keys_of_one_cache_beside_values_of_another_are_read_right(other):
+    (_, (keys, _)), (_, (_, values)) = filled(), filled(**other)
+    query = queries(2, 3, 64)
+    torch.testing.assert_close(SDPA(query, keys, values), SDPA(query, *dense((keys, values))), **CLOSE)
+
+
 @pytest.mark.parametrize("shape", [(1, 3, 1, 64), (2, 4, 1, 64), (2, 3, 1, 32), (3, 3, 1, 64)])
 def test_queries_that_do_not_fit_are_refused_as_torch_refuses_them(shape, how):
     _, states = filled(attention=how)
