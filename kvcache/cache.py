@@ -89,10 +89,8 @@ class Cache(transformers.Cache):
         Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
-        ours, theirs = key_states.shape, value_states.shape
-        if (ours != theirs and (ours[B] != theirs[B] or ours[T] != theirs[T])) or not 0 <= layer_idx < len(self.layers):
-            self._check_rows(key_states, value_states, layer_idx)
-        elif cache_kwargs is None and not self.offloading:  # the usual case, which is to cost little
+        self._check_rows(key_states, value_states, layer_idx)
+        if cache_kwargs is None and layer_idx < len(self.layers):  # the usual case, which is to cost little
             return self.layers[layer_idx].update(key_states, value_states, **kwargs)
         if cache_kwargs is None:
             return super().update(key_states, value_states, layer_idx, **kwargs)

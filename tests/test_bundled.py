@@ -358,7 +358,7 @@ def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_pa
     assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
 
 
-@pytest.mark.parametrize("pairs", [hand_written.PAIRS, hand_written.VERDICT_PAIRS, hand_written.THIRD_PAIRS, hand_written.FOURTH_PAIRS, hand_written.FIFTH_PAIRS, hand_written.SIXTH_PAIRS])
+@pytest.mark.parametrize("pairs", [pairs for pairs, _ in hand_written.SETS.values()], ids=list(hand_written.SETS))
 def test_hand_written_pairs_are_at_least_a_hundred_and_consistent(pairs):
     assert len(pairs) >= 100
     for told, asked, expected in pairs:
