@@ -21,6 +21,7 @@ from kvcache.bundled import (
     checks,
     chores,
     dialogues,
+    drills,
     evaluate,
     exchanges,
     facts,
@@ -32,6 +33,7 @@ from kvcache.bundled import (
     mentions,
     mimetic,
     muon,
+    overlap,
     phrases,
     scenes,
     separation,
@@ -145,6 +147,14 @@ def test_scenes_are_told_beside_related_ones():
     assert together > 60
 
 
+def test_rows_near_to_a_scene_are_counted():
+    scene = next(s for s in scenes.scenes(held=False) if s.kind == "listed" and len(s.clause.split()) > 4)
+    told, asked, value = scene.tells[0].replace("$v", "Xyzzy"), scene.questions[0], "Xyzzy"
+    other = scenes.scenes(held=True)[0]
+    assert overlap.overlapping([(told, asked, value)]) == 1
+    assert overlap.overlapping([(told, other.questions[0], value), (other.tells[0], asked, value)]) == 0
+
+
 @pytest.mark.parametrize(("block", "wrong"), [("what I eat | food\n- $v", "'# clause | values'"), ("# what I eat | meals\n- $v", "'meals'"), ("# what I eat | food\n$v", "'\\$v'")])
 def test_a_scene_that_is_none_is_named(block, wrong):
     with pytest.raises(ValueError, match=wrong):
@@ -165,6 +175,31 @@ def test_answers_and_refusals_mark_the_words_that_decide_between_them():
     assert any(r.startswith(f"{marks.REFUSING}You have{marks.CLOSE} not told me") for r in replies)
     assert any(re.match(f"{marks.DECISIVE}Your name{marks.CLOSE} is {marks.RECALLED}", r) for r in replies)
     assert marks.strip(marks.decisive(marks.recalled("Bo") + " it is")) == "Bo it is"
+
+
+@pytest.mark.parametrize(("clause", "said"), [
+    ("when the plumber comes to us", "when the plumber comes to you"), ("where I was born and my sister lives", "where you were born and your sister lives"),
+    ("what I am afraid of", "what you are afraid of"), ("whose dog bit me at our gate", "whose dog bit you at your gate"), ("what your name is", ""), ("what I call you", ""),
+])  # fmt: skip
+def test_a_clause_is_turned_to_the_user_unless_it_speaks_of_the_assistant(clause, said):
+    assert facts.turned(clause) == said
+
+
+def test_some_replies_say_which_open_fact_they_are_about():
+    replies = [marks.strip(m["content"]) for seed in range(60) for m in dialogues.conversation(seed, 600) if m["role"] == "assistant"]
+    known = {facts.turned(scene.clause) for scene in scenes.scenes(False)}
+    asked, told = (re.findall(rf"^You {verb} ([^.?!]*)\.", "\n".join(replies), re.MULTILINE) for verb in ("asked", "told me"))
+    assert len(asked) > 20 and len(told) > 20 and sum(clause in known for clause in asked + told) > 0.7 * len(asked + told)
+    assert any(re.fullmatch(r"You asked .*\. You said .*\.", reply) for reply in replies)
+    assert any(re.fullmatch(r"You asked .*\. You have not told me that\.", reply) for reply in replies)
+
+
+def test_scenes_told_one_after_the_other_are_asked_for_and_say_what_was_told():
+    messages = [m for seed in range(10) for m in drills.told_and_asked(seed, 500)]
+    said = "\n".join(marks.strip(m["content"]) for m in messages)
+    answers = [value for m in messages for value in re.findall(f"said{marks.CLOSE} {marks.RECALLED}(.*?){marks.CLOSE}", m["content"])]
+    assert len(answers) > 60 and all(said.count(value) > 1 for value in answers)
+    assert 0.05 < said.count("not told me") / (len(answers) + said.count("not told me")) < 0.25
 
 
 def test_some_questions_ask_for_something_never_told():

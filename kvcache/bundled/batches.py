@@ -15,6 +15,7 @@ from . import dialogues, drills, marks, tokenizer
 
 USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.2, 1.0, 3.0, 1.7, 4.0, 0.2  # loss weights
 DRILLS = {128: 0.15, 256: 0.10, 512: 0.08, 1024: 0.05, 2048: 0.05}  # share of rows by length
+SCENES = 0.4  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 
@@ -39,6 +40,8 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
         if rng.random() < 0.35:
             return drills.repeated_segment(rng, size, len(tok))
         messages = drills.key_values(seed, size + 40)
+    elif rng.random() < SCENES:
+        messages = drills.told_and_asked(seed, size + 40)
     else:
         messages = dialogues.conversation(seed, size + 40)
     while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from . import checks, exchanges, grammar, phrases, smalltalk, values
-from .facts import Fact, acknowledge, ask, fill_key, finish, informal, new_fact, tell
+from .facts import Fact, acknowledge, ask, fill_key, finish, informal, new_fact, restating, tell
 from .marks import REFUSING, decisive, recalled, strip
 from .mentions import Subject
 
@@ -90,10 +90,11 @@ class Conversation:
         answer = replace(fact, key=fact.key if key is None else key).answer
         if yes:
             answer = checks.reply(answer, True)
+        before = "" if yes else restating(self.rng, fact)
         if slot in self.said:
-            return strip(answer)
+            return before + strip(answer)
         self.said.add(slot)
-        return decisive(answer)
+        return before + decisive(answer)
 
     def acknowledge(self, facts: list[Fact]) -> str:
         """The reply to tellings; notes which values it repeats."""
@@ -220,7 +221,7 @@ class Conversation:
         if kind is None and f"{fact.kind}/{fact.key}" in self.facts:
             return
         message, _ = informal(rng, ask(rng, fact, self.held), keep=fact.key)
-        self.turn(message, decisive(f"You have not told me {fact.phrase}.", REFUSING))
+        self.turn(message, restating(rng, fact) + decisive(f"You have not told me {fact.phrase}.", REFUSING))
 
     def assistant_turn(self) -> None:
         rng = self.rng

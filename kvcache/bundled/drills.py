@@ -1,13 +1,14 @@
-"""Copy drills: exercises mixed into the conversations because recall emerges from copying.
+"""Drills: exercises mixed into the conversations. Copying, because recall emerges from it; and scenes, one after the other without talk in between.
 
 Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 """
 
 from random import Random
 
-from . import values
+from . import dialogues, facts, scenes, values
 from .marks import recalled
 
+NEVER_TOLD = 0.15  # chance that a question about a scene is followed by one about something never told
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
@@ -36,3 +37,31 @@ def key_values(seed: int | str, length: int) -> list[dict[str, str]]:
             messages += [{"role": "user", "content": key + rng.choice(("?", "", "?"))}, {"role": "assistant", "content": recalled(known[key]) + "."}]
         size = sum(len(m["content"]) / 3 + 3 for m in messages)
     return messages
+
+
+def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Scenes told one after the other, then asked for in any order, as a conversation with marks."""
+    rng = Random(f"scenes {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        told = [tell_scene(talk) for _ in range(rng.randint(2, max(3, min(16, length // 60))))]
+        for slot in rng.sample(told, len(told)):
+            talk.ask_turn(slot)
+            if rng.random() < NEVER_TOLD:
+                talk.never_told_turn()
+    return talk.messages
+
+
+def tell_scene(talk: dialogues.Conversation) -> str:
+    """A turn that tells a scene not told yet, now and then one near to one that was; returns its slot."""
+    rng, near = talk.rng, None
+    if talk.facts and rng.random() < dialogues.BESIDE:
+        near = rng.choice([fact.key for fact in talk.facts.values()])
+    value, rule = scenes.make(rng, near=near)
+    while rule.clauses[0] in talk.taken():
+        value, rule = scenes.make(rng)
+    fact = facts.Fact("open", rule.clauses[0], value, rule)
+    message, fact = facts.informal(rng, facts.tell(rng, fact), fact)
+    talk.learn(fact)
+    talk.turn(message, talk.acknowledge([fact]))
+    return f"{fact.kind}/{fact.key}"

@@ -8,6 +8,7 @@ from . import grammar, phrases, scenes, sentences, values
 from .marks import recalled
 
 OPEN, SCENES = 0.08, 0.58  # shares of facts made by grammar and of facts from the lists of scenes
+NAMED, RESTATED = 0.2, 0.3  # shares of replies to tellings and to questions that say which fact it is about: what the model is taught by them it needs for the others too
 STATEMENT = ("my ", "I ", "I'm ", "we ", "our ", "the ", "they ", "people ", "$v is ", "$k is ", "$k lives ")  # how a plain statement begins
 PLEA = ("help", "help me", "help me look", "please", "pls", "forgot the code", "forgot the number", "forgot the name", "forgot the password", "know the code", "know the password", "my head", "is gone")  # ends of asks that are no questions
 CHAT = [line.split(":") for line in """you:u|ya
@@ -75,10 +76,31 @@ class Fact:
         return text[:1].upper() + text[1:]
 
     @property
+    def restated(self) -> str:
+        """An open fact's clause as the assistant says it: "when your sister arrives"; "" of any other."""
+        return turned(self.key) if self.open else ""
+
+    @property
     def phrase(self) -> str:
         """What it is, as the assistant says it: "your locker code"."""
         words = fill_key(self.rule.phrase, self.key, self.value, self.value)
         return " ".join({"my": "your", "I": "you"}.get(w, w) for w in words.split(" "))
+
+
+_TURNED = {"I": "you", "my": "your", "me": "you", "we": "you", "our": "your", "us": "you", "am": "are", "ours": "yours", "ourselves": "yourselves"}
+
+
+def turned(clause: str) -> str:
+    """A clause of the user's from the assistant's mouth: "where my sister and I met" becomes "where your sister and you met"; "" where it speaks of the assistant."""
+    if re.search(r"\b(you|your|yours)\b", clause):
+        return ""
+    clause = re.sub(r"\bI was\b", "you were", clause)
+    return re.sub(r"\b[A-Za-z]+\b", lambda m: _TURNED.get(m[0], m[0]), clause)
+
+
+def restating(rng: Random, fact: Fact) -> str:
+    """What an answer begins with now and then: "You asked when your sister arrives. "."""
+    return f"You asked {fact.restated}. " if fact.restated and rng.random() < RESTATED else ""
 
 
 def fill_key(text: str, key: str, value: str, shown: str) -> str:
@@ -201,6 +223,8 @@ def acknowledge(rng: Random, facts: list[Fact]) -> str:
     Where it names what was told, finding it again is easy (84 % at 512 tokens beside 75 %, with the same weights): half of the replies don't.
     """
     fact, roll = facts[-1], rng.random()
+    if fact.restated and len(facts) == 1 and rng.random() < NAMED:
+        return f"You told me {fact.restated}."
     if roll < 0.2 and len(facts) == 1:
         echo = fact.rule.echo
         if echo and rng.random() < 0.7:
