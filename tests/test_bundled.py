@@ -561,7 +561,7 @@ def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):
 
 
 def test_recall_right_after_the_telling_of_values_never_seen_in_training(shipped, tokenizer):
-    """A floor: 191 of 200 were measured (see the model card)."""
+    """A floor: 190 of 200 were measured (see the model card)."""
     cases = evaluate.generated(40, 128)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.85
 
@@ -576,6 +576,6 @@ def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped,
 
 
 def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenizer):
-    """189 of 200 were measured."""
+    """187 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.9

@@ -8,7 +8,7 @@ from random import Random
 from . import dialogues, facts, scenes, values
 from .marks import recalled
 
-NEVER_TOLD = 0.15  # chance that a question about a scene is followed by one about something never told
+NEVER_TOLD = 0.22  # chance that a question about a scene is followed by one about something never told
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
