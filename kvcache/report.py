@@ -194,7 +194,7 @@ def sink_share(loaded: models.LoadedModel) -> str:
         loaded.model.set_attn_implementation(before)
     shares = torch.stack([layer[0, :, ids.shape[1] // 2 :, :4].sum(-1).mean(-1) for layer in attentions])
     return (
-        f"From its {ids.shape[1] // 2:,}th to its {ids.shape[1]:,}th token the model's {shares.numel()} heads give the first four "
+        f"Over tokens {ids.shape[1] // 2:,} to {ids.shape[1]:,} the model's {shares.numel()} heads give the first four "
         f"{shares.mean():.1%} of their attention on average and {shares.max():.1%} at most."
     )
 
