@@ -185,6 +185,11 @@ def test_a_clause_is_turned_to_the_user_unless_it_speaks_of_the_assistant(clause
     assert facts.turned(clause) == said
 
 
+def test_a_clause_with_a_choice_of_words_is_restated_in_one_of_them():
+    rule = phrases.Kind("word", ("$v",), ("what?",), ("{which|what} tent I am at",), "that", "You said $v.")
+    assert facts.Fact("open", rule.clauses[0], "the blue one", rule).restated in ("which tent you are at", "what tent you are at")
+
+
 def test_some_replies_say_which_open_fact_they_are_about():
     replies = [marks.strip(m["content"]) for seed in range(60) for m in dialogues.conversation(seed, 600) if m["role"] == "assistant"]
     known = {facts.turned(scene.clause) for scene in scenes.scenes(False)}
@@ -217,7 +222,7 @@ def test_the_grammar_expands_nested_choices():
 
 def test_no_generated_conversation_holds_a_template_character():
     for seed in range(60):
-        for message in dialogues.conversation(seed, 400):  # "$12" and "ann@home.net" are values
+        for message in dialogues.conversation(seed, 400) + drills.told_and_asked(seed, 600):  # "$12" and "ann@home.net" are values
             assert not re.search(r"[{}|]|\$[a-z]|(?<!\w)@", message["content"]), message
 
 

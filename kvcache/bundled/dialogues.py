@@ -113,12 +113,12 @@ class Conversation:
         """True where the user has said these words."""
         return any(words in m["content"].lower() for m in self.messages)
 
-    def new_fact(self, *without: str) -> Fact:
+    def new_fact(self, *without: str, kind: str | None = None) -> Fact:
         """A fact about something not told yet, now and then near to what was; nobody gets a name that is taken."""
         scenes = [f.key for f in self.facts.values() if f.open] if self.rng.random() < BESIDE else []
         near = self.rng.choice(scenes) if scenes else None
         while True:
-            fact = new_fact(self.rng, self.taken().union(self.nouns, without), self.held, near=near)
+            fact = new_fact(self.rng, self.taken().union(self.nouns, without), self.held, kind, near)
             if not (fact.rule.values in NAMING and (fact.value in self.names() or fact.value in self.taken())):
                 return fact
 

@@ -5,7 +5,7 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 
 from random import Random
 
-from . import dialogues, facts, scenes, values
+from . import dialogues, facts, values
 from .marks import recalled
 
 NEVER_TOLD = 0.22  # chance that a question about a scene is followed by one about something never told
@@ -54,14 +54,8 @@ def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
 
 def tell_scene(talk: dialogues.Conversation) -> str:
     """A turn that tells a scene not told yet, now and then one near to one that was; returns its slot."""
-    rng, near = talk.rng, None
-    if talk.facts and rng.random() < dialogues.BESIDE:
-        near = rng.choice([fact.key for fact in talk.facts.values()])
-    value, rule = scenes.make(rng, near=near)
-    while rule.clauses[0] in talk.taken():
-        value, rule = scenes.make(rng)
-    fact = facts.Fact("open", rule.clauses[0], value, rule)
-    message, fact = facts.informal(rng, facts.tell(rng, fact), fact)
+    fact = talk.new_fact(kind="scene")
+    message, fact = facts.informal(talk.rng, facts.tell(talk.rng, fact), fact)
     talk.learn(fact)
     talk.turn(message, talk.acknowledge([fact]))
     return f"{fact.kind}/{fact.key}"

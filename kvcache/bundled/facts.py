@@ -78,7 +78,7 @@ class Fact:
     @property
     def restated(self) -> str:
         """An open fact's clause as the assistant says it: "when your sister arrives"; "" of any other."""
-        return turned(self.key) if self.open else ""
+        return turned(grammar.expand(Random(self.key), self.key)) if self.open else ""
 
     @property
     def phrase(self) -> str:
@@ -117,7 +117,7 @@ def _vowel(word: str) -> bool:
 
 
 def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None = None, near: str | None = None) -> Fact:
-    """A fact whose key is not in `taken` (names of people may come back for another kind of fact); one of a scene related to that of the clause `near`, where one is."""
+    """A fact whose key is not in `taken` (names of people may come back for another kind of fact); one of a scene related to that of the clause `near`, where one is. `kind` may be "scene", or "open" for one made by grammar."""
     beside = [scene.clause for scene in scenes.related(near, held) if scene.clause not in taken] if near else []
     if beside:
         value, rule = scenes.make(rng, held, near)
@@ -125,9 +125,9 @@ def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None 
             value, rule = scenes.make(rng, held, near)
         return Fact("open", rule.clauses[0], value, rule)
     roll = rng.random()
-    if kind == "open" or kind is None and roll < OPEN + SCENES:
+    if kind in ("open", "scene") or kind is None and roll < OPEN + SCENES:
         while True:
-            value, rule = (sentences if kind == "open" or roll < OPEN else scenes).make(rng, held)
+            value, rule = (sentences if kind == "open" or kind is None and roll < OPEN else scenes).make(rng, held)
             if rule.clauses[0] not in taken:
                 return Fact("open", rule.clauses[0], value, rule)
     while True:
