@@ -23,7 +23,7 @@ import transformers
 
 from . import bundled, models
 from .bundled import evaluate
-from .bundled.family import MEMBERS
+from .bundled.family import MEMBERS, files
 from .catalog import ENTRIES, OTHERS, create, entry, first_fitting
 from .engine import Sampling, feed, generate_tokens
 from .entry import OPERATIONS
@@ -302,7 +302,7 @@ def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
     config = transformers.AutoConfig.from_pretrained(folder)
     suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.fits(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
     shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]
-    size = (folder / "model.safetensors").stat().st_size / 1e6
+    size = sum(file.stat().st_size for file in files(folder)) / 1e6
     return [f"[{name}](kvcache/bundled/{name}/README.md)", MEMBERS[name].what, f"{size:.1f}", f"{trained['tokens']:,}", ", ".join(suited), *shares]
 
 

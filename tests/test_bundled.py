@@ -18,6 +18,7 @@ from kvcache import bundled
 from kvcache.bundled import (
     average,
     batches,
+    chats,
     checks,
     chores,
     dialogues,
@@ -37,10 +38,14 @@ from kvcache.bundled import (
     phrases,
     scenes,
     separation,
+    situations,
+    talks,
     train,
     values,
     ways,
+    words,
 )
+from kvcache.bundled import tokenizer as tokenizer_module
 
 FOLDER = bundled.path()
 
@@ -153,6 +158,8 @@ def test_rows_near_to_a_scene_are_counted():
     other = scenes.scenes(held=True)[0]
     assert overlap.overlapping([(told, asked, value)]) == 1
     assert overlap.overlapping([(told, other.questions[0], value), (other.tells[0], asked, value)]) == 0
+    first, *_, last = situations.situations(False)[0].chat
+    assert overlap.overlapping([(first[0][0], last[0][0], "")]) == 1
 
 
 @pytest.mark.parametrize(("block", "wrong"), [("what I eat | food\n- $v", "'# clause | values'"), ("# what I eat | meals\n- $v", "'meals'"), ("# what I eat | food\n$v", "'\\$v'")])
@@ -171,7 +178,7 @@ def test_recalled_values_were_said_before():
 
 
 def test_answers_and_refusals_mark_the_words_that_decide_between_them():
-    replies = {m["content"] for seed in range(40) for m in dialogues.conversation(seed, 500)}
+    replies = {m["content"] for seed in range(150) for m in dialogues.conversation(seed, 500)}
     assert any(r.startswith(f"{marks.REFUSING}You have{marks.CLOSE} not told me") for r in replies)
     assert any(re.match(f"{marks.DECISIVE}Your name{marks.CLOSE} is {marks.RECALLED}", r) for r in replies)
     assert marks.strip(marks.decisive(marks.recalled("Bo") + " it is")) == "Bo it is"
@@ -211,6 +218,70 @@ def test_some_questions_ask_for_something_never_told():
     replies = [m["content"] for seed in range(150) for m in dialogues.conversation(seed, 500) if m["role"] == "assistant"]
     recalls, declines = sum(marks.RECALLED in r for r in replies), sum("not told me" in r for r in replies)
     assert 0.08 < declines / (declines + recalls) < 0.28
+
+
+def test_every_chat_reads_whole_and_claims_to_remember_nothing():
+    for chat in (*chats.chats(False), *chats.chats(True)):
+        for messages, replies in chat:
+            assert all(text and text.isascii() and not set(text) & set("<>{}|$#[]") for text in (*messages, *replies)), (messages, replies)
+            assert all(reply.endswith((".", "!", "?")) and not re.search(r"\b[Yy]ou( have| never)? told me\b|^You said", reply) for reply in replies), replies
+
+
+def test_chats_are_split_and_told_in_order():
+    held, seen = chats.chats(True), chats.chats(False)
+    assert 0.06 < len(held) / len(seen) < 0.2 and not set(held) & set(seen)
+    rng = Random(3)
+    for chat in (chats.chat(rng) for _ in range(50)):
+        assert any(len(chat) == len(turns) and all(user in messages and reply in replies for (user, reply), (messages, replies) in zip(chat, turns)) for turns in seen)
+
+
+@pytest.mark.parametrize("block", ["> hello", "< hello\n> hi", "> hello\n> hi"])
+def test_a_chat_that_is_none_is_named(block):
+    with pytest.raises(ValueError, match="out of place"):
+        chats.read(block)
+
+
+def test_replies_in_situations_recall_what_was_told_in_them():
+    rng, recalls, declines = Random(2), 0, 0
+    for held in (False, True):
+        for situation in situations.situations(held):
+            told = ""
+            for message, reply in situation.turns(rng, held):
+                assert "$" not in SOME_PRICE.sub("", message + reply) and message.isascii() and reply.endswith((".", "!", "?")), (message, reply)
+                told += "\n" + message
+                shown, under = marks.spans(reply)
+                values = "".join(c if mark == marks.RECALLED else "\n" for c, mark in zip(shown, under)).split("\n")
+                assert all(value in told for value in values), (told, shown)
+                recalls, declines = recalls + any(values), declines + (marks.REFUSING in reply)
+    assert recalls > 1500 and declines > 200
+
+
+SOME_PRICE = re.compile(r"\$\d")
+
+
+def test_no_two_slots_of_a_situation_have_one_value():
+    boxes = situations.read("$c = : red; blue\n$d = : red; blue\n> a $c box and a $d one\n< A $c one, and a $d one.")
+    assert {tuple(sorted(boxes.draw(Random(n)).values())) for n in range(20)} == {("blue", "red")}
+
+
+def test_articles_in_situations_fit_their_values():
+    made = situations.read("$a = : orange\n$b = : pear\n> I have a $a and a $b\n< A $a and a $b.")
+    assert [(message, marks.strip(reply)) for message, reply in made.turns(Random(0))] == [("I have an orange and a pear", "An orange and a pear.")]
+
+
+@pytest.mark.parametrize(("block", "wrong"), [
+    ("$a = nothing\n> $a\n< $a.", "names no values"), ("> I am $a\n< Hello $a.", "no line says"), ("$a = name\n> hello\n< Hello $a.", "not told before"),
+    ("$a = name\n> I am $a | hello\n< Hello $a.", "not told before"), ("$a = name\n< I am $a", "out of place"),
+])
+def test_a_situation_that_is_none_is_named(block, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        situations.read(block)
+
+
+def test_situations_and_chats_make_conversations():
+    messages = drills.talked_over(1, 600)
+    assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2) and messages == drills.talked_over(1, 600)
+    assert any(marks.RECALLED in m["content"] for m in messages) and sum(len(m["content"]) for m in messages) > 1500
 
 
 def test_the_grammar_expands_nested_choices():
@@ -432,6 +503,15 @@ def test_what_makes_batches_ends_after_a_killed_training(tmp_path):
 # Tokenizer
 
 
+def test_a_training_whose_batches_cannot_be_made_says_so(monkeypatch, capfd):
+    monkeypatch.setattr(batches, "PATIENCE", 1)
+    data = batches.Background(int, str(FOLDER), 0, 0, rows=1, length=8)  # takes no tokenizer
+    with pytest.raises(RuntimeError, match="has ended"):
+        data.next(1, 8)
+    assert "TypeError" in capfd.readouterr().err
+    data.close()
+
+
 @pytest.mark.parametrize("text", ["Hello Bram, 3-9-5!", " two  spaces ", "héllo wörld 你好 🎉\n\ttab", "", "A7X 395 3 9 5", "\u200bnull\x00", "don't"])
 def test_any_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
@@ -439,6 +519,56 @@ def test_any_text_survives_the_tokenizer(tokenizer, text):
 
 def test_digits_are_single_tokens(tokenizer):
     assert [t.strip("Ġ") for t in tokenizer.tokenize(" 4172")] == list("4172")
+
+
+def test_merges_join_the_commonest_pairs_first():
+    vocab, merges = {"a": 0, "b": 1, "c": 2}, []
+    words.merge(vocab, merges, {("a", "b", "c"): 3, ("b", "c"): 3, ("a", "b", "a", "b"): 1}, 5)
+    assert merges == [["b", "c"], ["a", "bc"]]  # six times; then three, beside the "ab" left twice
+    vocab, merges = {"a": 0, "b": 1, "c": 2}, []
+    words.merge(vocab, merges, {("a", "b", "c"): 1}, 100)
+    assert merges == [["a", "b"], ["ab", "c"]] and vocab == {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4}
+
+
+@pytest.fixture(scope="module")
+def extended():
+    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m"))
+    return small, words.extended(small, 10)
+
+
+def test_more_merges_make_words_whole_of_tokens_that_stay_as_they_are(extended):
+    small, large = extended
+    assert len(large) == 8192 and small.get_vocab().items() <= large.get_vocab().items()
+    text = " my sister plays the accordion, 42 Überraschungen"
+    before, after = (sum(len(tok.tokenize(f" {word}")) == 1 for word in list(words.vectors())[:4000]) for tok in (small, large))
+    assert after > 2.5 * before > 1000 and large.decode(large.encode(text)) == text
+    parts = words._parts(large, len(small))
+    assert ["".join(small.convert_ids_to_tokens(part)) for part in parts] == large.convert_ids_to_tokens(range(len(large)))
+
+
+def test_embeddings_of_words_begin_with_what_they_mean(extended):
+    small, large = extended
+    known = torch.randn(len(small), 256, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 0.2, 256)
+    made = words.embeddings(known, large)
+
+    pairs = [("doctor", "hospital"), ("brother", "sister"), ("kitchen", "house"), ("train", "bus"), ("guitar", "piano"), ("winter", "summer")]
+
+    def alike(ones, others):
+        return torch.cosine_similarity(*(made[large.convert_tokens_to_ids([f"Ġ{word}" for word in words])] for words in (ones, others))).mean()
+
+    ones, others = zip(*pairs)
+    assert all(f"Ġ{word}" in large.get_vocab() for word in (*ones, *others))
+    assert made.shape == (8192, 256) and torch.allclose(made[7], known[7], atol=1e-5)
+    assert alike(ones, others) > alike(ones, others[1:] + others[:1]) + 0.1
+    assert (made.unique(dim=0).shape[0]) == 8192
+
+
+def test_the_data_maker_knows_how_long_a_token_is(tokenizer):
+    small, count = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m")), [0, 0]
+    for seed in range(40):
+        text = tokenizer_module.render(evaluate.clean(dialogues.conversation(seed, 500)))
+        count = [count[0] + len(small.encode(text)), count[1] + len(tokenizer.encode(text))]
+    assert tokenizer_module.stretch(tokenizer) == pytest.approx(count[0] / count[1], rel=0.06) and tokenizer_module.stretch(small) == 1
 
 
 def test_a_shorter_conversation_is_a_prefix_of_a_longer_one(tokenizer):
@@ -470,29 +600,34 @@ def test_muon_steps_are_nearly_orthogonal():
     assert singular.min() > 0.5 and singular.max() < 1.4  # five Newton-Schulz steps aim at 1 within about 0.3
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-5m", "kvlab-llama-4m"])
-def test_a_fresh_model_already_copies(name):
-    """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right."""
-    fresh, generator = family.fresh(name), torch.Generator().manual_seed(1)
-    ids = torch.randint(6, 2048, (4, 40), generator=generator).repeat(1, 2)
+@pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-llama-5m", "kvlab-llama-4m"])
+def test_a_fresh_model_already_copies(name, extended):
+    """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Words alike in their pieces or their meaning are harder to tell apart at first."""
+    tok = extended[family.MEMBERS[name].words]
+    fresh, generator = family.fresh(name, tok=tok), torch.Generator().manual_seed(1)
+    ids = torch.randint(6, len(tok), (4, 40), generator=generator).repeat(1, 2)
     with torch.inference_mode():
         guess = fresh(ids[:, :-1]).logits.argmax(-1)
-    assert (guess == ids[:, 1:])[:, 40:].float().mean() > 0.1
+    assert (guess == ids[:, 1:])[:, 40:].float().mean() > (0.04 if family.MEMBERS[name].words else 0.1)
     assert mimetic.frequencies(fresh).shape == (32,)
 
 
-def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(tokenizer):
+def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(monkeypatch):
     narrow = AutoModelForCausalLM.from_pretrained(bundled.path("kvlab-llama-4m"), dtype=torch.float32)
-    wide = family.fresh("kvlab-llama-5m", start=bundled.path("kvlab-llama-4m"))
-    ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
-    torch.testing.assert_close(wide(ids).logits, narrow(ids).logits, atol=1e-3, rtol=1e-4)
+    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m"))
+    large = words.extended(small, 4)
+    monkeypatch.setattr(words, "vectors", lambda: {"accordion": torch.zeros(100)})  # no meaning beside what the pieces have
+    wide = family.fresh("kvlab-llama-7m", start=bundled.path("kvlab-llama-4m"), tok=large)
+    ids = torch.tensor([small.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
+    torch.testing.assert_close(wide(ids).logits[..., :len(small)], narrow(ids).logits, atol=1e-3, rtol=1e-4)
     wide(ids, labels=ids).loss.backward()
     new = [wide.model.layers[2].self_attn.o_proj.weight.grad[:, 64:128], wide.model.layers[2].mlp.down_proj.weight.grad[:, 704:]]
     assert all((part.abs().sum(0) > 0).all() for part in new)
 
 
 def test_only_a_narrower_model_of_the_same_kind_grows():
-    wide, theirs = family.fresh("kvlab-llama-5m"), dict(family.fresh("kvlab-llama-4m").named_parameters())
+    wide = family.fresh("kvlab-llama-7m")
+    theirs = dict(family.fresh("kvlab-llama-4m").named_parameters()) | {family.EMBEDDING: wide.model.embed_tokens.weight}
     assert grow.wider(wide, theirs) and not grow.wider(wide, dict(wide.named_parameters()))
     assert not grow.wider(family.fresh("kvlab-llama-4m"), dict(wide.named_parameters()))
     assert not grow.wider(wide, theirs | {"model.norm.weight": torch.ones(300)})
@@ -541,12 +676,18 @@ def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
         average.average(FOLDER, bundled.path("kvlab-mamba2-5m"), 0.5, tmp_path / "none")
 
 
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_talks_to_be_judged_have_a_hundred_turns(name):
+    lines = [line for talk in talks.talks(name) for line in talk]
+    assert sum(not line.startswith("System: ") for line in lines) == 100 and all(line.strip() == line and line for line in lines)
+
+
 # The model that ships
 
 
 def test_no_bundled_file_is_over_ten_megabytes():
     files = [f for f in Path(bundled.__file__).parent.rglob("*") if f.is_file()]
-    assert (FOLDER / "model.safetensors") in files
+    assert set(family.files(FOLDER)) <= set(files)
     assert max(f.stat().st_size for f in files) < 10_000_000
 
 

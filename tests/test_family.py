@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kvcache import bundled
@@ -30,6 +29,17 @@ def test_the_family_is_what_can_be_named():
     assert tuple(family.MEMBERS) == bundled.NAMES and set(bundled.MODELS) <= set(bundled.NAMES)
 
 
+def test_weights_in_parts_take_the_place_of_those_in_one_file(tokenizer, tmp_path):
+    small, large = family.fresh("kvlab-llama-4m"), family.fresh("kvlab-llama-7m")
+    family.export(small, tokenizer, tmp_path)
+    family.export(large, tokenizer, tmp_path)
+    assert len(family.files(tmp_path)) == 2 and {name: p.shape for name, p in family.weights(tmp_path).items()} == {name: p.shape for name, p in large.named_parameters()}
+    family.export(small, tokenizer, tmp_path)
+    assert [file.name for file in family.files(tmp_path)] == ["model.safetensors"]
+    with pytest.raises(FileNotFoundError, match="no model.safetensors"):
+        family.weights(tmp_path / "none")
+
+
 def copied(model, length):
     """The share of tokens predicted right in the second reading of a random segment."""
     segment = torch.randint(6, 2048, (8, length), generator=torch.Generator().manual_seed(1))
@@ -42,7 +52,7 @@ def copied(model, length):
 def test_every_model_is_exported_and_read_back(name, tokenizer, tmp_path):
     model = family.fresh(name).eval()
     family.export(model, tokenizer, tmp_path)
-    assert (tmp_path / "model.safetensors").stat().st_size < 10e6
+    assert max(file.stat().st_size for file in family.files(tmp_path)) < 10e6
     kind = AutoModelForSeq2SeqLM if family.MEMBERS[name].reads else AutoModelForCausalLM
     read, ids = kind.from_pretrained(tmp_path, dtype=torch.float32).eval(), torch.arange(6, 46)[None]
     given = {"input_ids": ids, "decoder_input_ids": ids} if family.MEMBERS[name].reads else {"input_ids": ids}
@@ -92,7 +102,7 @@ def test_the_readers_first_layers_look_back_as_the_llamas_does(tokenizer, llama)
 
 
 def test_the_readers_weights_are_the_llamas(llama):
-    model, theirs = family.fresh("kvlab-umt5-5m", start=LLAMA), load_file(LLAMA / "model.safetensors")
+    model, theirs = family.fresh("kvlab-umt5-5m", start=LLAMA), family.weights(LLAMA)
     cross = model.decoder.block[1].layer[1].EncDecAttention
     assert torch.equal(cross.k.weight, theirs["model.layers.1.self_attn.k_proj.weight"].float())
     assert torch.equal(model.decoder.block[-1].layer[-1].DenseReluDense.wo.weight, theirs[f"model.layers.{reader.LAYERS[-1]}.mlp.down_proj.weight"].float())
@@ -122,10 +132,10 @@ def test_texts_are_padded_and_rendered_as_a_system_message(tokenizer):
     assert tokenizer.encode(texts.source(text), add_special_tokens=False) == tokenizer.apply_chat_template([{"role": "system", "content": text}], return_dict=False)
 
 
-@pytest.mark.parametrize("name", ["kvlab-granite-5m", "kvlab-umt5-5m"])
+@pytest.mark.parametrize("name", ["kvlab-granite-5m", "kvlab-umt5-5m", "kvlab-llama-7m"])
 def test_a_smoke_training_of_a_relative_runs_through_and_goes_on(name, tmp_path):
     folder = train.main(["--smoke", "--model", name, "--start", str(LLAMA), "--work", str(tmp_path), "--threads", "1"])
-    assert (folder / "model.safetensors").exists()
+    assert family.files(folder)
     resumed = train.Run(train.parse(["--smoke", "--model", name, "--start", str(LLAMA), "--work", str(tmp_path)]))
     resumed.data.close()
     assert resumed.tokens >= train.SMOKE_TOKENS

@@ -18,7 +18,7 @@ STYLES = {
 }
 
 
-COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of models, by their place in the list
+COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of the models that are here, in order
 
 
 def figure(measured: Mapping) -> dict:
@@ -35,8 +35,8 @@ def figure(measured: Mapping) -> dict:
 
 def _line(row: Mapping) -> dict:
     colour, width, dash = next((style for start, style in STYLES.items() if row["label"].startswith(start)), ("var(--kv-text)", 1.5, "solid"))
-    if row["label"] in bundled.NAMES:
-        colour, width = f"var(--kv-{COLOURS[bundled.NAMES.index(row['label'])]})", 2
+    if row["label"] in bundled.MODELS:
+        colour, width = f"var(--kv-{COLOURS[list(bundled.MODELS).index(row['label'])]})", 2
     return {
         "type": "scatter", "mode": "lines+markers", "name": row["label"], "x": [int(d) for d in row["recalled"]], "y": list(row["recalled"].values()),
         "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4},

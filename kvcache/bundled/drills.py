@@ -5,10 +5,11 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 
 from random import Random
 
-from . import dialogues, facts, values
+from . import chats, dialogues, facts, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.22  # chance that a question about a scene is followed by one about something never told
+CHATS = 0.4  # share of chats among situations
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
@@ -59,3 +60,14 @@ def tell_scene(talk: dialogues.Conversation) -> str:
     talk.learn(fact)
     talk.turn(message, talk.acknowledge([fact]))
     return f"{fact.kind}/{fact.key}"
+
+
+def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Situations and chats in turn, as a conversation with marks."""
+    rng = Random(f"situations {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        turns = chats.chat(rng) if rng.random() < CHATS else rng.choice(situations.situations(False)).turns(rng)
+        for turn in turns:
+            talk.turn(*turn)
+    return talk.messages

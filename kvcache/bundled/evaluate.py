@@ -17,6 +17,7 @@ import torch
 
 from ..catalog import create
 from . import MODELS, dialogues, environment, hand_written, marks, path, texts
+from .tokenizer import stretch
 
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
@@ -58,6 +59,11 @@ def never_told(distance: int, questions=hand_written.NEVER_TOLD) -> list[Case]:
         talk.say("user", asked)
         cases.append(Case(clean(talk.messages), ""))
     return cases
+
+
+def tokens(distance: int, tokenizer) -> int:
+    """A distance in a model's tokens as the data maker counts it."""
+    return round(distance * stretch(tokenizer))
 
 
 def clean(messages: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -143,12 +149,13 @@ def main(arguments: list[str] | None = None) -> dict:
     model, tokenizer = load(options.model)
     table: dict[str, dict[str, dict[str, float]]] = {}
     for distance in options.distances:
-        made = (("trained_ways", generated(options.questions, distance)), ("new_ways", generated(options.questions, distance, new_ways=True)))
+        far = tokens(distance, tokenizer)
+        made = (("trained_ways", generated(options.questions, far)), ("new_ways", generated(options.questions, far, new_ways=True)))
         hand = []
         for name, (pairs, questions) in hand_written.SETS.items():
             if options.verdict or name == "hand_written":
                 never = "never_told" if name == "hand_written" else f"{name}_never_told"
-                hand += [(name, by_hand(distance, pairs)), (never, never_told(distance, questions))]
+                hand += [(name, by_hand(far, pairs)), (never, never_told(far, questions))]
         for name, cases in (*made, *hand):
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)

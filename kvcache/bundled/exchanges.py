@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from . import checks, chores, corrections, glue, mentions, phrases, sentences, values
+from . import chats, checks, chores, corrections, glue, mentions, phrases, sentences, values
 from .facts import Fact, ask, finish, informal, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
@@ -42,11 +42,17 @@ def small(talk: Conversation) -> None:
 
 
 def chat(talk: Conversation) -> None:
-    """A feeling, a complaint, a thank you; now and then with a second turn that follows from it."""
-    if talk.rng.random() < 0.7:
+    """A feeling, a complaint, a thank you, a remark on anything; now and then with further turns that follow from it."""
+    roll = talk.rng.random()
+    if roll < 0.2:
         return small(talk)
-    for user, reply in glue.exchange(talk.rng):
-        talk.chain.append(lambda user=user, reply=reply: talk.turn(informal(talk.rng, finish(talk.rng, user, mark(user)))[0], reply))
+    if roll < 0.3:
+        turns = [(informal(talk.rng, finish(talk.rng, user, mark(user)))[0], reply) for user, reply in glue.exchange(talk.rng)]
+    else:
+        turns = chats.chat(talk.rng, talk.held)
+    if len(turns) > 1 and talk.rng.random() < 0.15:  # somebody breaks off
+        turns = [*turns[:-1], glue.pair(talk.rng)]
+    talk.chain += [lambda turn=turn: talk.turn(*turn) for turn in turns]
     talk.hasty = True
     talk.chain.pop(0)()
 
@@ -452,6 +458,8 @@ def told_piece(talk: Conversation) -> None:
         talk.chain.append(say)
     if kind == "joke" and rng.random() < 0.3:
         talk.chain.append(lambda: talk.turn(informal(rng, finish(rng, expand(rng, (laugh := rng.choice(chores.LAUGHS))[0])))[0], expand(rng, laugh[1])))
+    elif rng.random() < 0.2:
+        talk.chain.append(lambda: small(talk))  # it is not always laughter that follows
     talk.hasty = True
     talk.chain.pop(0)()
 

@@ -1,4 +1,4 @@
-"""The bundled models' shapes: a small Llama that learns from nothing, a wider one that grows from it, and relatives that begin with its weights where they have the same ones."""
+"""The bundled models' shapes: a small Llama that learns from nothing, a wider one with more words that can grow from it, and relatives that begin with its weights where they have the same ones."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,14 +22,17 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from . import grow, mimetic, mimetic_mamba, reader, tokenizer
+from . import grow, mimetic, mimetic_mamba, reader, tokenizer, words
 
 WINDOW = 256  # tokens that a windowed layer sees
+FILE_SIZE = "9MB"  # of the largest file of weights
+EMBEDDING = "model.embed_tokens.weight"
 _TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
                   max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
 _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
 _WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
+_WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -54,17 +57,20 @@ def _sublayer(index: int) -> str:
 @dataclass(frozen=True)
 class Member:
     """A model of the family: how it is made, what sets its weights before training, what it is in words, and which
-    of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text."""
+    of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text.
+    `words`: with the larger vocabulary."""
 
     make: Callable[[], PreTrainedModel]
     initialise: Callable[[PreTrainedModel, int], None]
     what: str
     pupils: Callable[[PreTrainedModel], Mapping[str, Callable]] = lambda model: {}
     reads: bool = False
+    words: bool = False
 
 
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-5m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WIDE)), mimetic.initialise, "a plain Llama: every layer attends to every token, two query heads to a key head"),
+    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the same Llama with more words, which begin with what they mean; not shipped yet", words=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with"),
     "kvlab-ministral-4m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_LLAMA, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
@@ -80,20 +86,35 @@ MEMBERS: dict[str, Member] = {
 }  # fmt: skip
 
 
-def fresh(name: str, seed: int = 0, start: Path | None = None) -> PreTrainedModel:
-    """A model ready to train, mimetically initialised, in float32; with `start`, the weights it shares with the model in that folder are taken from there."""
+def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTokenizerFast | None = None) -> PreTrainedModel:
+    """A model ready to train, mimetically initialised, in float32; with `start`, the weights it shares with the model in that folder are taken from there.
+
+    With a tokenizer of whole words, the embeddings of those begin with what they mean.
+    """
     torch.manual_seed(seed)
     model = MEMBERS[name].make().float()
     MEMBERS[name].initialise(model, seed)
     if start is not None:
-        _adopt(model, start)
+        _adopt(model, start, tok)
+    elif tok is not None and len(tok) > tokenizer.VOCAB_SIZE:
+        _give_meaning(model, tok)
     return model
 
 
 @torch.no_grad()
-def _adopt(model: PreTrainedModel, start: Path) -> None:
-    """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider Llama takes a narrower one's. Raises ValueError if there is none."""
-    theirs = load_file(start / "model.safetensors")
+def _give_meaning(model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
+    """Random embeddings of the small vocabulary, and from those the embeddings of words."""
+    embedding = model.get_input_embeddings().weight
+    embedding.copy_(words.embeddings(embedding[:tokenizer.VOCAB_SIZE].clone(), tok))
+    embedding[:, 0] = mimetic.CONSTANT
+
+
+@torch.no_grad()
+def _adopt(model: PreTrainedModel, start: Path, tok: PreTrainedTokenizerFast | None) -> None:
+    """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider Llama takes a narrower one's, with a larger vocabulary too. Raises ValueError if there is none."""
+    theirs = weights(start)
+    if tok is not None and EMBEDDING in theirs and len(theirs[EMBEDDING]) < len(tok):
+        theirs[EMBEDDING] = words.embeddings(theirs[EMBEDDING].float(), tok)
     if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
         return reader.adopt(model, theirs)
     if grow.wider(model, theirs):
@@ -118,6 +139,19 @@ def _source(name: str, theirs: dict[str, torch.Tensor]) -> torch.Tensor | None:
     return theirs.get(name)
 
 
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a model's folder, by name."""
+    return {name: p for file in files(folder) for name, p in load_file(file).items()}
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of a model's weights. Raises FileNotFoundError if there are none."""
+    found = sorted(folder.glob("model*.safetensors"))
+    if not found:
+        raise FileNotFoundError(f"{folder} has no model.safetensors, nor parts of one: give the folder of a trained model")
+    return found
+
+
 def export(model: PreTrainedModel, tok: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write weights (fp16), configuration, generation settings and tokenizer as a folder `from_pretrained` reads."""
     state = {k: v.detach().to("cpu", torch.float16) for k, v in model.state_dict().items()}
@@ -126,5 +160,7 @@ def export(model: PreTrainedModel, tok: PreTrainedTokenizerFast, folder: Path) -
     half.tie_weights()
     half.config.dtype = torch.float16
     half.generation_config.update(do_sample=False, max_new_tokens=128, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    half.save_pretrained(folder)
+    for file in folder.glob("model*"):
+        file.unlink()  # a file of all weights would be read in place of newer parts
+    half.save_pretrained(folder, max_shard_size=FILE_SIZE)
     tok.save_pretrained(folder)

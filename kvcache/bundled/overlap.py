@@ -1,17 +1,19 @@
-"""How near a hand-written set is to the scenes: rows whose telling and whose question one scene has nearly word for word, values aside."""
+"""How near a hand-written set is to scenes and situations: rows whose telling and whose question one of those has nearly word for word, values aside."""
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
+from itertools import chain
 
-from .scenes import COMMON, scenes
+from .scenes import COMMON, Scene, scenes
+from .situations import Situation, situations
 
 SHARE = 0.6  # of the content words of both sentences together that are in both
 
 
 def overlapping(pairs: Iterable[tuple[str, str, str]]) -> int:
-    """How many rows (told, asked, expected) share at least SHARE of their content words with a telling and with a question of one scene."""
+    """How many rows (told, asked, expected) share at least SHARE of their content words with a telling and with a question of one scene or situation."""
     return sum(_near(told, asked, expected) for told, asked, expected in pairs)
 
 
@@ -21,22 +23,32 @@ def _near(told: str, asked: str, expected: str) -> bool:
 
 
 def _content(text: str) -> frozenset[str]:
-    words = re.findall(r"[a-z0-9']+", text.lower().replace("$v", " "))
+    words = re.findall(r"[a-z0-9']+", re.sub(r"\$[a-z]\b", " ", text.lower()))
     return frozenset(word.removesuffix("'s") for word in words) - COMMON
 
 
 def _alike(words: frozenset[str], side: int) -> set[int]:
-    """Scenes, by number, one of whose tellings (side 0) or questions (1) is alike."""
+    """Scenes and situations, by number, one of whose tellings (side 0) or questions (1) is alike."""
     lines, index = _lines(side)
     shared = Counter(line for word in words for line in index.get(word, ()))
     return {lines[line][0] for line, count in shared.items() if count >= SHARE * len(words | lines[line][1])}
 
 
+def _parts(scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return scene.tells, scene.questions
+
+
+def _parts_of_chat(situation: Situation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Any message but the last may tell, any but the first may ask."""
+    said = [messages for messages, _ in situation.chat]
+    return tuple(chain(*said[:-1])), tuple(chain(*said[1:]))
+
+
 @cache
 def _lines(side: int) -> tuple[list[tuple[int, frozenset[str]]], dict[str, list[int]]]:
-    """Every telling or question as (scene, its content words), and where each word is."""
-    every = (*scenes(held=False), *scenes(held=True))
-    lines = [(number, _content(line)) for number, scene in enumerate(every) for line in ((scene.tells, scene.questions)[side])]
+    """Every telling or question as (scene or situation, its content words), and where each word is."""
+    every = [part for held in (False, True) for part in (*map(_parts, scenes(held)), *map(_parts_of_chat, situations(held)))]
+    lines = [(number, _content(line)) for number, parts in enumerate(every) for line in parts[side]]
     index: dict[str, list[int]] = defaultdict(list)
     for line, (_, words) in enumerate(lines):
         for word in words:

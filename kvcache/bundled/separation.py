@@ -50,7 +50,7 @@ def measure(model, tokenizer, questions: int, distances=DISTANCES, caches=CACHES
     """A Row for every cache, for a run without one, and for the same questions with the telling taken out. `tell` hears each share."""
     found: dict[str, tuple[dict, dict]] = {}
     for distance in distances:
-        cases = evaluate.generated(questions, distance)
+        cases = evaluate.generated(questions, evaluate.tokens(distance, tokenizer))
         full: list[str] = []
         for label, answers in _answers(model, tokenizer, cases, caches):
             full = full or answers

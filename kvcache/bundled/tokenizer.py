@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, marks, values
 
 VOCAB_SIZE = 2048
+WORD_VOCAB_SIZE = 8192  # of the tokenizer that has most words whole
 MAX_LENGTH = 4096
 PAD, BOS, END, SYSTEM, USER, ASSISTANT = SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 WORDS = Regex(r" ?\p{L}+| ?\p{N}|'(?:s|m|re|ve|ll|d|t)\b| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
@@ -28,6 +29,11 @@ CHAT_TEMPLATE = (
 def render(messages: list[dict[str, str]]) -> str:
     """What the chat template gives, without its cost; contents are kept as they are."""
     return BOS + "".join(f"<|{m['role']}|> {m['content']}{END}" for m in messages)
+
+
+def stretch(tok: PreTrainedTokenizerFast) -> float:
+    """How many tokens of the small vocabulary, which the data maker counts in, make one of this tokenizer's."""
+    return 1.21 if len(tok) == WORD_VOCAB_SIZE else 1.0
 
 
 def corpus(count: int, seed: int = 0) -> Iterable[str]:
@@ -49,7 +55,12 @@ def train(count: int = 3000, seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(corpus(count, seed), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=END, model_max_length=MAX_LENGTH,
-                                   clean_up_tokenization_spaces=False, extra_special_tokens=[SYSTEM, USER, ASSISTANT])
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
+    return fast(tokenizer)
+
+
+def fast(made: Tokenizer) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers takes it, with the chat template."""
+    tok = PreTrainedTokenizerFast(tokenizer_object=made, pad_token=PAD, bos_token=BOS, eos_token=END, model_max_length=MAX_LENGTH,
+                                  clean_up_tokenization_spaces=False, extra_special_tokens=[SYSTEM, USER, ASSISTANT])
+    tok.chat_template = CHAT_TEMPLATE
+    return tok

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import DEFAULT, NAMES, environment, path
+from . import DEFAULT, NAMES, environment
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def optimisers(model) -> tuple[list, list[float]]:
 def _adamw(parameters, lr: float):
     import torch
 
-    return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.0)
 
 
 class Run:
@@ -102,7 +102,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from . import batches, family, texts, tokenizer
+        from . import batches, family, texts
 
         self.options, self.member = options, family.MEMBERS[options.model]
         self.curriculum = SMOKE if options.smoke else READING if self.member.reads else FURTHER if options.start else CURRICULUM
@@ -114,10 +114,9 @@ class Run:
         self.folder = options.work / "export"
         self.checkpoint = options.work / "checkpoint.pt"
         self.folder.mkdir(parents=True, exist_ok=True)
-        made = self.folder if (self.folder / "tokenizer.json").exists() else options.start or (None if options.model == DEFAULT else path())
-        self.tok = tokenizer.PreTrainedTokenizerFast.from_pretrained(made) if made else tokenizer.train(120 if options.smoke else 3000, options.seed)
+        self.tok = self.tokenizer()
         self.tok.save_pretrained(self.folder)
-        self.model = family.fresh(options.model, options.seed, options.start).to(self.device)
+        self.model = family.fresh(options.model, options.seed, options.start, self.tok).to(self.device)
         self.optimisers, self.rates = optimisers(self.model)
         self.step, self.tokens, self.seconds, self.loss = 0, 0, 0.0, float("nan")
         if self.checkpoint.exists():
@@ -128,6 +127,16 @@ class Run:
         stage = stage_at(self.tokens / self.total, self.curriculum)
         made_here = (texts.batch if self.member.reads else batches.batch, str(self.folder), options.seed, self.step)
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
+
+    def tokenizer(self):
+        """The one this run began with, or that of the model it starts from, or a new one; with whole words where the model has room for them."""
+        from . import tokenizer, words
+
+        if (self.folder / "tokenizer.json").exists():
+            return tokenizer.PreTrainedTokenizerFast.from_pretrained(self.folder)
+        few, start, seed = self.options.smoke, self.options.start, self.options.seed
+        tok = tokenizer.PreTrainedTokenizerFast.from_pretrained(start) if start else tokenizer.train(120 if few else 3000, seed)
+        return words.extended(tok, 20 if few else 12_000, seed=seed) if self.member.words and len(tok) < tokenizer.WORD_VOCAB_SIZE else tok
 
     def imitate(self) -> None:
         """Let the modules that stand where the teacher has others learn what those do, before all train together."""

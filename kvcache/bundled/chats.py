@@ -1,0 +1,43 @@
+"""Short chats about everything and nothing, written by hand, read from the lists in `chat_lists`: how a reply fits its turn.
+
+A chat in the lists is a block of lines, in turn `> message | the same in other words` and `< reply | another`; every reply fits every
+wording of the line before it. One chat in ten is held out from training as a whole.
+"""
+
+import zlib
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from .phrases import HELD_OUT_ONE_IN
+
+FOLDER = Path(__file__).parent / "chat_lists"
+MARKS = ("> ", "< ")
+Chat = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # for each turn, the wordings of a message and its replies
+
+
+@cache
+def chats(held: bool) -> tuple[Chat, ...]:
+    """The chats of training, or those held out from it."""
+    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
+    return tuple(read(block) for block in blocks if held_out(block) == held)
+
+
+def held_out(block: str) -> bool:
+    """True for a fixed tenth of all chats."""
+    return zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0
+
+
+def read(block: str) -> Chat:
+    """A chat of its lines. Raises ValueError naming the line that is none."""
+    lines = block.strip().split("\n")
+    odd = [line for number, line in enumerate(lines) if not line.startswith(MARKS[number % 2])]
+    if odd or len(lines) % 2:
+        raise ValueError(f"a chat is lines '> message | another wording' and '< reply | another' in turn; {(odd or lines[-1:])[0]!r} is out of place")
+    said = [tuple(part.strip() for part in line[2:].split(" | ")) for line in lines]
+    return tuple(zip(said[::2], said[1::2]))
+
+
+def chat(rng: Random, held: bool = False) -> list[tuple[str, str]]:
+    """The turns of a chat: messages and replies."""
+    return [(rng.choice(messages), rng.choice(replies)) for messages, replies in rng.choice(chats(held))]

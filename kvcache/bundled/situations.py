@@ -1,0 +1,96 @@
+"""Situations: short conversations written by hand whose values are drawn anew each time, read from the lists in `situation_lists`.
+
+Two boxes and whom they are for, a plan that changes, a question that leans on the one before it. A situation in the lists is a block: lines
+`$x = kind` or `$x = : value; value`, one for each slot, then a chat as in `chats`, with slots in its lines. What a reply has from a slot was
+told before. One situation in ten is held out from training as a whole.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from . import chats, values
+from .grammar import article
+from .marks import REFUSING, decisive, recalled
+from .phrases import HELD_OUT_ONE_IN
+
+FOLDER = Path(__file__).parent / "situation_lists"
+DECLINES = "You have not told me"
+UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
+SLOT = re.compile(r"(\b[aA] )?\$([a-z])\b")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where the value of each slot comes from (a kind of values, or a list of its own), and the turns."""
+
+    slots: dict[str, str | tuple[str, ...]]
+    chat: chats.Chat
+
+    def draw(self, rng: Random, held: bool = False) -> dict[str, str]:
+        """A value for each slot; no two are the same."""
+        drawn: dict[str, str] = {}
+        for slot, source in self.slots.items():
+            while slot not in drawn:
+                value = values.make(rng, source, held) if isinstance(source, str) else rng.choice(source)
+                if value.lower() not in (other.lower() for other in drawn.values()):
+                    drawn[slot] = value
+        return drawn
+
+    def turns(self, rng: Random, held: bool = False) -> list[tuple[str, str]]:
+        """Messages and replies, these with marks."""
+        drawn, said = self.draw(rng, held), self.chat
+        if said[-1][1][0].startswith(DECLINES) and rng.random() < UNASKED:
+            said = said[:-1]
+        return [(fill(rng.choice(messages), drawn), marked(rng.choice(replies), drawn)) for messages, replies in said]
+
+
+@cache
+def situations(held: bool) -> tuple[Situation, ...]:
+    """The situations of training, or those held out from it."""
+    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
+    return tuple(read(block) for block in blocks if (zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0) == held)
+
+
+def read(block: str) -> Situation:
+    """A situation of its lines. Raises ValueError naming what is wrong with it."""
+    lines = block.strip().split("\n")
+    slots = [line for line in lines if line.startswith("$")]
+    chat = chats.read("\n".join(lines[len(slots):]))
+    named = {line[1]: _source(line) for line in slots}
+    for number, (messages, replies) in enumerate(chat):
+        told = set().union(*(_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(_in, messages)))
+        for slot in set().union(*map(_in, (*messages, *replies))):
+            if slot not in named:
+                raise ValueError(f"{messages[0]!r} or its reply has ${slot}, which no line says where to take from")
+        unknown = set().union(*map(_in, replies)) - told
+        if unknown:
+            raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it")
+    return Situation(named, chat)
+
+
+def _source(line: str) -> str | tuple[str, ...]:
+    found = re.fullmatch(r"\$([a-z]) = (?:: (.+)|(\w+))", line)
+    if not found or found[3] and found[3] not in values.MAKERS:
+        raise ValueError(f"{line!r} names no values: it should be '$x = kind' or '$x = : value; value', with a kind out of {', '.join(values.MAKERS)}")
+    return found[3] or tuple(dict.fromkeys(value.strip() for value in found[2].split(";") if value.strip()))
+
+
+def _in(text: str) -> set[str]:
+    return {slot for _, slot in SLOT.findall(text)}
+
+
+def fill(text: str, drawn: dict[str, str], show=str) -> str:
+    """The text with values for slots, "a" made "an" where it belongs."""
+    return SLOT.sub(lambda m: (f"{m[1][0]}{article(drawn[m[2]])[1:]} " if m[1] else "") + show(drawn[m[2]]), text)
+
+
+def marked(reply: str, drawn: dict[str, str]) -> str:
+    """A reply with values and marks: what it recalls, and the words that decide between an answer and a refusal."""
+    filled = fill(reply, drawn, recalled)
+    if filled.startswith(DECLINES):
+        return decisive(filled, REFUSING)
+    return decisive(filled) if filled != reply else filled
