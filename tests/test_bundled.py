@@ -602,13 +602,13 @@ def test_muon_steps_are_nearly_orthogonal():
 
 @pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-llama-5m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
-    """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Words alike in their pieces or their meaning are harder to tell apart at first."""
+    """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].words]
     fresh, generator = family.fresh(name, tok=tok), torch.Generator().manual_seed(1)
     ids = torch.randint(6, len(tok), (4, 40), generator=generator).repeat(1, 2)
     with torch.inference_mode():
         guess = fresh(ids[:, :-1]).logits.argmax(-1)
-    assert (guess == ids[:, 1:])[:, 40:].float().mean() > (0.04 if family.MEMBERS[name].words else 0.1)
+    assert (guess == ids[:, 1:])[:, 40:].float().mean() > 0.1
     assert mimetic.frequencies(fresh).shape == (32,)
 
 

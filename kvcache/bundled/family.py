@@ -27,6 +27,7 @@ from . import grow, mimetic, mimetic_mamba, reader, tokenizer, words
 WINDOW = 256  # tokens that a windowed layer sees
 FILE_SIZE = "9MB"  # of the largest file of weights
 EMBEDDING = "model.embed_tokens.weight"
+MEANING = 0.5  # of the length that word vectors have in embeddings that were trained
 _TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
                   max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
@@ -103,9 +104,10 @@ def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTo
 
 @torch.no_grad()
 def _give_meaning(model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
-    """Random embeddings of the small vocabulary, and from those the embeddings of words."""
+    """Word vectors along random directions, beside random embeddings that tell all tokens apart."""
     embedding = model.get_input_embeddings().weight
-    embedding.copy_(words.embeddings(embedding[:tokenizer.VOCAB_SIZE].clone(), tok))
+    directions = mimetic.orthonormal(words.SIZE, embedding.shape[1], torch.Generator().manual_seed(0))
+    embedding += MEANING * words.meanings(tok, directions)
     embedding[:, 0] = mimetic.CONSTANT
 
 

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer
 
 FILE = Path(__file__).parent / "word_vectors.safetensors"
+SIZE = 100  # numbers in a word vector
 LENGTH = 6.0  # of a word vector in an embedding; a whole embedding has about 13
 NOISE = 0.1  # per channel, so that words of the same pieces and vector differ
 WORD = re.compile(r" ?[^\W\d_]+")
@@ -112,14 +113,20 @@ def embeddings(small: Tensor, tok: PreTrainedTokenizerFast, seed: int = 0) -> Te
     """
     parts = _parts(tok, len(small))
     mean = small[len(tokenizer.SPECIAL):].mean(0)
-    least = torch.linalg.svd(small - mean, full_matrices=False).Vh[-len(next(iter(vectors().values()))):]
+    least = torch.linalg.svd(small - mean, full_matrices=False).Vh[-SIZE:]
     noise = NOISE * torch.randn(len(tok), small.shape[1], generator=torch.Generator().manual_seed(seed))
     made = torch.stack([mean + (small[pieces] - mean).sum(0) / len(pieces) ** 0.5 for pieces in parts])
     made[len(small):] += noise[len(small):]
+    return made + meanings(tok, least)
+
+
+def meanings(tok: PreTrainedTokenizerFast, directions: Tensor) -> Tensor:
+    """[V, d]: for words their vector along the directions [100, d], for other tokens zeros. Words of one or two letters are pieces more often than words."""
+    made = torch.zeros(len(tok), directions.shape[1])
     for token, index in tok.get_vocab().items():
         word = token[1:].lower()
-        if token.startswith(SPACE) and word in vectors() and (index >= len(small) or len(word) > 2):
-            made[index] += LENGTH * vectors()[word] @ least
+        if token.startswith(SPACE) and word in vectors() and len(word) > 2:
+            made[index] = LENGTH * vectors()[word] @ directions
     return made
 
 
