@@ -4,10 +4,13 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 
 import pytest
 from started import started_page
+
+from kvcache import models
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -44,7 +47,7 @@ def visit(browser, server):
     """A function that opens the page; afterwards nothing may have gone wrong in the console or left this computer."""
     contexts, wrong = [], []
 
-    def visit(size=DESK, scheme="light", query=""):
+    def visit(size=DESK, scheme="light", query="", ready=True):
         context = browser.new_context(viewport=size, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
@@ -53,7 +56,8 @@ def visit(browser, server):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if is_here(request.url) else wrong.append(request.url))
         page.goto(server[0] + query)
-        expect(page.locator("#kv-predicted table")).to_be_visible()
+        if ready:
+            expect(page.locator("#kv-predicted table")).to_be_visible()
         return page
 
     yield visit
@@ -101,6 +105,22 @@ def test_two_turns_of_chat_reuse_what_the_cache_has_seen(visit):
     assert reused > 12
     expect(page.locator("#kv-fates .kv-legend")).to_contain_text("not yet cached 1")
     expect(page.locator("#kv-history .kv-facts")).to_contain_text("DynamicCache would hold")
+
+
+def test_a_cache_picked_while_the_model_is_still_read_stays(visit, monkeypatch):
+    read = threading.Event()
+    load = models.load
+    monkeypatch.setattr(models, "load", lambda *given, **options: read.wait(WAIT / 1000) and load(*given, **options))
+    page = visit(ready=False)
+    cache = page.get_by_label("Cache", exact=True).first
+    cache.click()
+    page.get_by_role("option", name="Sink").first.click()
+    read.set()
+    expect(page.locator("#kv-predicted table")).to_contain_text("Sink")
+    page.wait_for_timeout(1000)  # an answer that puts it back would come with the table or right after it
+    expect(cache).to_have_value("Sink")
+    expect(page.locator("#kv-predicted table")).to_contain_text("Sink")
+    expect(page.locator("#kv-chat-form-sink-window-length")).to_be_visible()
 
 
 def test_zoom_and_legend_choices_survive_an_update(visit):

@@ -249,18 +249,30 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         shown = model_changed(values, request, progress)
         session = registry.get(key_of(request))
         if tab.form.cache in shown:
-            values = values | {tab.form.cache: shown[tab.form.cache]["value"]}
+            values = values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])}
         try:
             session.prepare(read_settings(tab, values))
         except ValueError:
             return shown
         return shown | _empty_charts(tab, session)
 
+    def settled(values):
+        """What was picked while a model was read, with its own settings and reasons."""
+        try:
+            config = models.load(values[tab.model]).config
+        except models.ModelError:
+            return {}
+        shown = forecast(values)
+        for form in (tab.form, *forms):
+            shown |= form.chosen(values[form.cache], config)
+        return shown
+
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    tab.model.input(model_changed, inputs | menus, model_outputs, **load)
-    page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)
+    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, **load),
+                 page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)):
+        read.then(settled, inputs | menus, model_outputs, **quick)
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):
         form.wire_parts()

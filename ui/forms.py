@@ -145,9 +145,11 @@ class CacheForm:
         """Updates after another model was loaded: which caches and choices fit it, and one that does in place of one that does not.
 
         A cache that is made of others takes the former one for its part, where it can, else the first one not in `taken`.
+        One that fits is not sent back: another may have been picked meanwhile.
         """
         new = self.fitting(name, config)
-        updates = self.chosen(new, config) | {self.cache: gr.update(choices=cache_choices(self.entries, config), value=new)}
+        put = {} if new == name else {"value": new}
+        updates = self.chosen(new, config) | {self.cache: gr.update(choices=cache_choices(self.entries, config), **put)}
         entry = self.entries[new]
         if new != name and entry.parts:
             off = disabled(entry, entry.parameters[0], config)
