@@ -1,9 +1,10 @@
 """Short chats about everything and nothing, written by hand, read from the lists in `chat_lists`: how a reply fits its turn.
 
 A chat in the lists is a block of lines, in turn `> message | the same in other words` and `< reply | another`; every reply fits every
-wording of the line before it. One chat in ten is held out from training as a whole.
+wording of the line before it. A last reply `=good` stands for a family of `STOCK`. One chat in ten is held out from training as a whole.
 """
 
+import re
 import zlib
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,17 @@ from .phrases import HELD_OUT_ONE_IN
 
 FOLDER = Path(__file__).parent / "chat_lists"
 MARKS = ("> ", "< ")
+STOCK_SHARE = 0.45  # of replies where a stock one fits: for a message unlike any learnt these few are the likeliest, and fit; replies about the thing alone came out as word salad
+STOCK = {
+    "good": ("How nice! Tell me more about it.", "That sounds good."),
+    "bad": ("I am sorry to hear that.", "That is a pity. I hope it gets better."),
+    "plan": ("That sounds like a plan. I hope it goes well.", "I hope it goes well."),
+    "said": ("I see. Tell me more about it.", "I see. Thank you for telling me."),
+    "advice": ("I am not sure. What do you think?", "I can not say what is best. What would you like?"),
+    "unknown": ("I do not know that. I only know what you tell me.",),
+    "self": ("I am only a small program, but I like talking with you.",),
+    "outside": ("I can not do that, but we can talk about it.",),
+}
 Chat = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # for each turn, the wordings of a message and its replies
 
 
@@ -25,7 +37,7 @@ def chats(held: bool) -> tuple[Chat, ...]:
 
 def held_out(block: str) -> bool:
     """True for a fixed tenth of all chats."""
-    return zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0
+    return zlib.crc32(re.sub(r" \| =\w+", "", block).encode()) % HELD_OUT_ONE_IN == 0
 
 
 def read(block: str) -> Chat:
@@ -40,4 +52,12 @@ def read(block: str) -> Chat:
 
 def chat(rng: Random, held: bool = False) -> list[tuple[str, str]]:
     """The turns of a chat: messages and replies."""
-    return [(rng.choice(messages), rng.choice(replies)) for messages, replies in rng.choice(chats(held))]
+    return [(rng.choice(messages), _reply(rng, replies)) for messages, replies in rng.choice(chats(held))]
+
+
+def _reply(rng: Random, replies: tuple[str, ...]) -> str:
+    """One of its own, or a stock one that fits."""
+    *own, last = replies
+    if not last.startswith("="):
+        return rng.choice(replies)
+    return rng.choice(STOCK[last[1:]] if rng.random() < STOCK_SHARE else own)

@@ -32,8 +32,7 @@ _TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_to
 _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
                   max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
 _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
-_WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
-_WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
+_WORDS = dict(_LLAMA, num_attention_heads=8, intermediate_size=928, vocab_size=tokenizer.WORD_VOCAB_SIZE)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -70,8 +69,8 @@ class Member:
 
 
 MEMBERS: dict[str, Member] = {
-    "kvlab-llama-5m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WIDE)), mimetic.initialise, "a plain Llama: every layer attends to every token, two query heads to a key head"),
-    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the same Llama with more words, which begin with what they mean; not shipped yet", words=True),
+    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
+                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", words=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with"),
     "kvlab-ministral-4m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_LLAMA, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
