@@ -40,6 +40,11 @@ def test_weights_in_parts_take_the_place_of_those_in_one_file(tokenizer, tmp_pat
         family.weights(tmp_path / "none")
 
 
+def test_a_tokenizer_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="room for 2,048 tokens, and the tokenizer has 8,192"):
+        family.fresh("kvlab-mistral-4m", start=bundled.path(), tok=AutoTokenizer.from_pretrained(bundled.path()))
+
+
 def copied(model, length):
     """The share of tokens predicted right in the second reading of a random segment."""
     segment = torch.randint(6, 2048, (8, length), generator=torch.Generator().manual_seed(1))

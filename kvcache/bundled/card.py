@@ -143,7 +143,7 @@ def with_each_cache(folder: Path) -> str:
 def _with_vectors(folder: Path) -> int:
     """How many tokens of a model are words that have a vector."""
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    return sum(token.startswith(words.SPACE) and token[1:].lower() in words.vectors() for token in tokens)
+    return sum(words.vector_of(token) is not None for token in tokens)
 
 
 def parameters(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""Short chats about everything and nothing, written by hand, read from the lists in `chat_lists`: how a reply fits its turn.
+"""Short chats about everything and nothing, written one by one by language models, read from the lists in `chat_lists`: how a reply fits its turn.
 
 A chat in the lists is a block of lines, in turn `> message | the same in other words` and `< reply | another`; every reply fits every
 wording of the line before it. A last reply `=good` stands for a family of `STOCK`. One chat in ten is held out from training as a whole.

@@ -89,11 +89,13 @@ MEMBERS: dict[str, Member] = {
 def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTokenizerFast | None = None) -> PreTrainedModel:
     """A model ready to train, mimetically initialised, in float32; with `start`, the weights it shares with the model in that folder are taken from there.
 
-    With a tokenizer of whole words, the embeddings of those begin with what they mean.
+    With a tokenizer of whole words, the embeddings of those begin with what they mean. Raises ValueError for one with more tokens than the model has room for.
     """
     torch.manual_seed(seed)
     model = MEMBERS[name].make().float()
     MEMBERS[name].initialise(model, seed)
+    if tok is not None and len(tok) > model.config.vocab_size:
+        raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: start from kvlab-llama-4m, or without a model")
     if start is not None:
         _adopt(model, start, tok)
     elif tok is not None and len(tok) > tokenizer.VOCAB_SIZE:

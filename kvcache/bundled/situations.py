@@ -1,4 +1,4 @@
-"""Situations: short conversations written by hand whose values are drawn anew each time, read from the lists in `situation_lists`.
+"""Situations: short conversations, written one by one by language models, whose values are drawn anew each time, read from the lists in `situation_lists`.
 
 Two boxes and whom they are for, a plan that changes, a question that leans on the one before it. A situation in the lists is a block: lines
 `$x = kind` or `$x = : value; value`, one for each slot, then a chat as in `chats`, with slots in its lines. What a reply has from a slot was

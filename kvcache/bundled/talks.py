@@ -2,7 +2,8 @@
 
 Two sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first showed
 which kinds of turns the data maker lacked, and the instructions for the writers of situations named some, so it is no verdict any more. The second was written by a
-language model that had seen nothing of the project, and nobody who made data had read it before its verdict on the weights that ship.
+language model that had seen nothing of the project, and nobody who made data had read it before its verdict on the weights
+that ship; of later ones it is none.
 """
 
 import argparse

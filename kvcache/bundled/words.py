@@ -121,13 +121,17 @@ def embeddings(small: Tensor, tok: PreTrainedTokenizerFast, seed: int = 0) -> Te
 
 
 def meanings(tok: PreTrainedTokenizerFast, directions: Tensor) -> Tensor:
-    """[V, d]: for words their vector along the directions [100, d], for other tokens zeros. Words of one or two letters are pieces more often than words."""
+    """[V, d]: for words their vector along the directions [100, d], for other tokens zeros."""
     made = torch.zeros(len(tok), directions.shape[1])
     for token, index in tok.get_vocab().items():
-        word = token[1:].lower()
-        if token.startswith(SPACE) and word in vectors() and len(word) > 2:
-            made[index] = LENGTH * vectors()[word] @ directions
+        if (vector := vector_of(token)) is not None:
+            made[index] = LENGTH * vector @ directions
     return made
+
+
+def vector_of(token: str) -> Tensor | None:
+    """The vector [100] of a token that is a word, else None. Words of one or two letters have none: as tokens they are pieces more often than words."""
+    return vectors().get(token[1:].lower()) if token.startswith(SPACE) and len(token) > 3 else None
 
 
 def _parts(tok: PreTrainedTokenizerFast, size: int) -> list[list[int]]:
