@@ -225,9 +225,15 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def parameters_changed(values):
         return forecast(values)
 
+    def picked(values, which: Sequence[CacheForm]) -> dict:
+        """What forms show for the caches that are picked in them, and the forecast."""
+        config, shown = models.load(values[tab.model]).config, forecast(values)
+        for form in which:
+            shown |= form.chosen(values[form.cache], config)
+        return shown
+
     def cache_changed(values):
-        name, _ = tab.form.read(values)
-        return tab.form.chosen(name, models.load(values[tab.model]).config) | forecast(values)
+        return picked(values, [tab.form])
 
     def model_changed(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
@@ -259,13 +265,9 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def settled(values):
         """What was picked while a model was read, with its own settings and reasons."""
         try:
-            config = models.load(values[tab.model]).config
+            return picked(values, [tab.form, *forms])
         except models.ModelError:
             return {}
-        shown = forecast(values)
-        for form in (tab.form, *forms):
-            shown |= form.chosen(values[form.cache], config)
-        return shown
 
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
