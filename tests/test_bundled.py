@@ -361,8 +361,42 @@ def test_counting_and_sums_are_right():
         down = "back" in asked or "down" in asked
         first, last = (ends[0], 1) if down else (1, ends[0]) if len(ends) == 1 else ends
         assert [int(n) for n in reply.rstrip(".").split(", ")] == list(range(first, last - 1, -1) if down else range(first, last + 1))
-        a, sign, b, result = re.fullmatch(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.", chores.total(Random(seed))[1]).groups()
-        assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result)
+        for _, reply in chores.sums(Random(seed)):
+            a, sign, b, result = re.fullmatch(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.", reply).groups()
+            assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result) <= 20
+
+
+def test_a_sum_goes_on_from_the_result_before_or_begins_anew():
+    goes_on = begins = 0
+    for seed in range(200):
+        turns = [(grammar.expand(Random(seed), asked), reply) for asked, reply in chores.sums(Random(seed))]
+        for (_, before), (asked, reply) in zip(turns, turns[1:]):
+            numbers = [n for n in re.findall(r"\w+", asked) if n.isdigit() or n in chores.NUMBERS]
+            goes_on, begins = goes_on + (len(numbers) == 1), begins + (len(numbers) == 2)
+            assert len(numbers) == 2 or reply.split(" ")[0] == before.rstrip(".").split(" ")[-1], (before, asked, reply)
+        _, messages = talk_with(exchanges.running_sum, seed, before=())
+        assert len(messages) >= 4 and all(" is " in m["content"] for m in messages[1::2])
+    assert goes_on > 100 and begins > 50
+
+
+def test_two_things_told_at_once_are_never_called_this_and_that():
+    assert facts.named(["my name"]) == "my name" and facts.named(["your job", "your job"]) == "your job"
+    assert facts.named(["your name", "your job"]) == "your name and your job"
+    assert facts.named(["your name", "that"]) == facts.named(["that", "that"]) == "both"
+    assert facts.named(["that"]) == "that" and facts.named(["your name", "that", "your job"]) == "all of that"
+
+
+def test_a_system_message_names_the_assistant_and_the_greeting_after_it_is_answered_with_the_name():
+    answered = 0
+    for seed in range(300):
+        talk = dialogues.Conversation(Random(seed), 600)
+        talk.begin()
+        if talk.assistant:
+            assert talk.assistant in talk.messages[0]["content"]
+        if len(talk.messages) > 1:
+            answered += 1
+            assert talk.assistant in marks.strip(talk.messages[2]["content"])
+    assert answered > 15
 
 
 def test_days_months_and_letters_follow_each_other():

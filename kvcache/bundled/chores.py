@@ -188,17 +188,49 @@ def rows(rng: Random) -> tuple[str, str]:
 
 
 def total(rng: Random) -> tuple[str, str]:
-    """A sum or a difference up to 10, or a double."""
-    roll = rng.random()
-    if roll < 0.15:
+    """A sum or a difference of numbers up to 10, or a double."""
+    if rng.random() < 0.15:
         a = rng.randint(1, 10)
         return f"{{what is|what's|how much is}} {{two times|twice|2 times}} {_numbered(a, rng)}", f"2 times {a} is {2 * a}."
-    a = rng.randint(0, 10)
-    b = rng.randint(0, 10 - a) if roll < 0.65 else rng.randint(0, a)
-    sign = "plus" if roll < 0.65 else "minus"
+    return _sum(rng, "{what is|what's|how much is|calculate|can you work out|}")
+
+
+def _sum(rng: Random, ask: str) -> tuple[str, str]:
+    a, b = rng.randint(0, 10), rng.randint(0, 10)
+    sign = "plus" if a < b or rng.random() < 0.65 else "minus"
     x, y = (NUMBERS[a], NUMBERS[b]) if rng.random() < 0.35 else (str(a), str(b))
-    mark = {"plus": "{plus|+|and}", "minus": "{minus|-|take away}"}[sign]
-    return f"{{what is|what's|how much is|calculate|can you work out|}} {x} {mark} {y}", f"{a} {sign} {b} is {a + b if sign == 'plus' else a - b}."
+    tight = rng.random() < 0.15
+    mark = {"plus": "+" if tight else " {plus|+|and} ", "minus": "-" if tight else " {minus|-|take away} "}[sign]
+    return f"{ask} {x}{mark}{y}", _result(a, sign, b)
+
+
+def _result(a: int, sign: str, b: int) -> str:
+    return f"{a} {sign} {b} is {a + b if sign == 'plus' else a - b}."
+
+
+def sums(rng: Random) -> list[tuple[str, str]]:
+    """A sum and some more, which begin anew or go on from the result."""
+    turns = [total(rng)]
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        result = int(turns[-1][1].rstrip(".").rsplit(" ", 1)[1])
+        turns.append(_sum(rng, "{and|and what is|what about|now|and now|ok and}") if rng.random() < 0.35 else _further(rng, result))
+    return turns
+
+
+def _further(rng: Random, result: int) -> tuple[str, str]:
+    """Something added to a result or taken away from it, up to 20."""
+    sign = "plus" if result < 2 or result < 20 and rng.random() < 0.6 else "minus"
+    b = rng.randint(1, min(10, 20 - result if sign == "plus" else result))
+    n = _numbered(b, rng)
+    ways = {"plus": f"{{{{|and |now |then }}add {n}{{| to that| to it}}|{{|and }}plus {n}|and {n} more|{{what is|how much is|and}} that plus {n}}}",
+            "minus": f"{{{{|and |now |then }}take {n} {{away|off}}{{| from that}}|{{|and }}minus {n}|{{what is|how much is|and}} that minus {n}}}"}  # fmt: skip
+    return ways[sign], _result(result, sign, b)
+
+
+def large(rng: Random) -> tuple[str, str]:
+    """A sum that is too much for it."""
+    a, b = rng.randint(21, 999), rng.randint(11, 99)
+    return f"{{what is|what's|how much is|calculate|can you work out|}} {a} {{plus|+|minus|-|times|x|*|divided by|/}} {b}", "I can only do small sums."
 
 
 def first_letter(rng: Random) -> tuple[str, str]:
@@ -207,4 +239,4 @@ def first_letter(rng: Random) -> tuple[str, str]:
     return f"{{what letter does {word} start with|which letter does {word} begin with|what is the first letter of {word}}}", f"{word.capitalize()} starts with {word[0].upper()}."
 
 
-CHORES = (count, count, count, count, order, rows, total, total, first_letter)
+CHORES = (count, count, count, count, order, rows, total, total, large, first_letter)

@@ -25,7 +25,10 @@ NEVER_TOLD = 0.05, 0.13  # chance of a question about something never told: at t
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
 SYSTEM = ("You are $v, a {helpful|friendly|kind|small|cheerful|polite} assistant.", "You are $v.", "Your name is $v.", "You are a {helpful|friendly} assistant called $v.", "You are a {helpful|small} assistant named $v. {Answer briefly.|Be kind.|Keep replies short.|}",
-          "The assistant is called $v.", "You are $v, {the voice of a small library|a chat model|who answers in short sentences|a guide for visitors}.")
+          "The assistant is called $v.", "You are $v, {the voice of a small library|a chat model|who answers in short sentences|a guide for visitors}.",
+          "{Your name is|You are|You are called|Act as|The assistant's name is} $v. {You are|Be} {cheerful|polite|calm|patient|funny|warm|wise|curious} and {keep your answers short|like to chat|help where you can|never rude|use plain words}.",
+          "You are a {polite butler|tour guide|shop assistant|librarian|robot|tutor|secretary|wizard} {named|called} $v.{| Be brief.| Help the user.| Speak in a friendly way.}")
+HELLO = "{hi|hello|hey|good morning|good evening|hi there|hello there}{!|,|.|} "
 SYSTEM_PLAIN = ("You are a {helpful|friendly|kind|small|cheerful|polite} assistant.", "Answer briefly.", "Be helpful.", "Keep replies short and friendly.", "You are a helpful assistant. Answer in short sentences.")
 
 
@@ -129,6 +132,8 @@ class Conversation:
         if roll < 0.3:
             self.assistant = values.make(self.rng, "name", self.held)
             self.say("system", grammar.fill(grammar.expand(self.rng, self.rng.choice(SYSTEM)), v=self.assistant).strip())
+            if self.rng.random() < 0.3:
+                self.assistant_asked(HELLO)
         elif roll < 0.5:
             self.say("system", grammar.expand(self.rng, self.rng.choice(SYSTEM_PLAIN)))
 
@@ -229,7 +234,12 @@ class Conversation:
             self.assistant = values.make(rng, "name", self.held)
             message = finish(rng, grammar.fill(grammar.expand(rng, NAME_ASSISTANT[0]), v=self.assistant))
             return self.turn(message, rng.choice(("Okay, my name is {}.", "Nice, I am {} now.", "Okay.", "I like that name.")).format(self.assistant))
-        message, _ = informal(rng, finish(rng, (grammar.expand(rng, phrases.BEFORE_QUESTION) if rng.random() < 0.6 else "") + grammar.expand(rng, rng.choice(ASK_ASSISTANT)), "?"))
+        self.assistant_asked(phrases.BEFORE_QUESTION if rng.random() < 0.6 else "")
+
+    def assistant_asked(self, before: str) -> None:
+        """What the assistant is called."""
+        rng = self.rng
+        message, _ = informal(rng, finish(rng, grammar.expand(rng, before) + grammar.expand(rng, rng.choice(ASK_ASSISTANT)), "?"))
         named = rng.choice(("My name is {}.", "I am {}.")).format(recalled(self.assistant))
         self.turn(message, named if self.assistant else "I am a small assistant. I have no name.")
 

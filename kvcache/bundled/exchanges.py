@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from . import chats, checks, chores, corrections, glue, mentions, phrases, sentences, values
-from .facts import Fact, ask, finish, informal, new_fact, sloppy, tell
+from .facts import Fact, ask, finish, informal, named, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
 from .mentions import OPPOSITES, Subject
@@ -141,7 +141,7 @@ def tell_of(talk: Conversation, subject: Subject, facts: list[Fact], opening: bo
             talk.pronouns |= {subject.key: subject.pronoun, f"my {subject.noun}": subject.pronoun}
     what = [subject.phrase(f.kind) if f.kind in subject.told else f.phrase for f in facts]
     if rng.random() < 0.4:
-        return talk.turn(message, rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.")).format(chores.joined(what)))
+        return talk.turn(message, rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.")).format(named(what)))
     talk.turn(message, rng.choice(("Okay.", "Got it.", "Good to know.", "I will remember that.", "Thank you for telling me.", "How nice. I will remember that.", "Okay, I will keep that in mind.")))
 
 
@@ -341,9 +341,8 @@ def two_facts(talk: Conversation) -> None:
         texts.append(tell(rng, facts[-1], talk.held, first=False))
         talk.learn(facts[-1])
     link = rng.choice((". ", ". ", " and ", ", and ", ", ")) if texts[0][-1] not in "!?)" else " "
-    named = chores.joined(sorted({f.phrase for f in facts}, key=lambda phrase: phrase == "that"))
     talk.latest = ("", 0)
-    talk.turn(texts[0].rstrip("." if link != " " else "") + link + texts[1], rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.")).format(named))
+    talk.turn(texts[0].rstrip("." if link != " " else "") + link + texts[1], rng.choice(("Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.")).format(named([f.phrase for f in facts])))
 
 
 def greeting(talk: Conversation) -> tuple[str, str]:
@@ -407,12 +406,23 @@ def do_chore(talk: Conversation) -> None:
     if roll < 0.4:
         user, reply = chore(talk)
         talk.turn(informal(rng, user)[0], reply)
+    elif roll < 0.5:
+        running_sum(talk)
     elif roll < 0.75:
         item_list(talk)
     else:
         told_piece(talk)
     if rng.random() < 0.2:
         talk.chain.insert(0, lambda: again(talk))
+
+
+def running_sum(talk: Conversation) -> None:
+    """"What is 3 + 4", "now add 2"."""
+    for user, reply in chores.sums(talk.rng):
+        text = expand(talk.rng, user).strip()
+        talk.chain.append(lambda message=finish(talk.rng, text, mark(text)), reply=reply: talk.turn(informal(talk.rng, message)[0], reply))
+    talk.hasty = True
+    talk.chain.pop(0)()
 
 
 def item_list(talk: Conversation) -> None:

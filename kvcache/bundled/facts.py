@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from random import Random
 
-from . import grammar, phrases, scenes, sentences, values
+from . import chores, grammar, phrases, scenes, sentences, values
 from .marks import recalled
 
 OPEN, SCENES = 0.08, 0.58  # shares of facts made by grammar and of facts from the lists of scenes
@@ -217,6 +217,13 @@ def informal(rng: Random, message: str, fact: Fact | None = None, keep: str = ""
     return message, fact
 
 
+def named(phrases: list[str]) -> str:
+    """What was told, in one phrase: each part by its own, or "both" where one of them has none but "that"."""
+    if "that" in phrases and len(phrases) > 1:
+        return "both" if len(phrases) == 2 else "all of that"
+    return chores.joined(list(dict.fromkeys(phrases)))
+
+
 def acknowledge(rng: Random, facts: list[Fact]) -> str:
     """The reply to a telling: now and then it repeats the value, often it names what was told, else it says nothing of it.
 
@@ -231,5 +238,5 @@ def acknowledge(rng: Random, facts: list[Fact]) -> str:
             return fill_key(rng.choice(echo), fact.key, fact.value, fact.value)
         return rng.choice(("Got it. ", "Okay. ", "Noted. ", "Thank you. ")) + fact.sentence(fact.value)
     if roll < 0.5:
-        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(" and ".join(dict.fromkeys(f.phrase for f in facts)))
+        return rng.choice(("Okay, I will remember {}.", "Okay, I will remember {}.", "I will remember {}.", "Thank you for telling me {}.", "Noted, I will remember {}.")).format(named([f.phrase for f in facts]))
     return rng.choice(("Okay.", "Okay.", "Got it.", "Noted.", "I will remember that.", "Thank you for telling me.", "Good to know.", "Okay, I will keep that in mind."))
