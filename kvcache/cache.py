@@ -60,6 +60,13 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     return [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
 
 
+def bias_misfit(config: PreTrainedConfig) -> str | None:
+    """Why a model's position bias needs exactly the tokens seen, no fewer and no room for more, or None."""
+    if config.model_type == "falcon" and getattr(config, "alibi", False):
+        return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"
+    return None
+
+
 class Cache(transformers.Cache):
     """Base of our caches: transformers' contract, plus what a conversation and a page need to know.
 

@@ -200,10 +200,9 @@ def _restore(states: list[tuple[Any, torch.Tensor]]) -> None:
 
 def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
     """Tokens that a call can come to: its prompt, and as many new ones as it may generate (transformers' default is 20)."""
-    settings = kwargs.get("generation_config") or model.generation_config
 
     def limit(name: str) -> int | None:
-        return kwargs[name] if kwargs.get(name) is not None else getattr(settings, name, None)
+        return _setting(model, kwargs, name)
 
     prompt = 1 if model.config.is_encoder_decoder else 0
     for given in (kwargs.get("decoder_input_ids"), *(() if model.config.is_encoder_decoder else _prompts(inputs, kwargs))):
@@ -211,6 +210,12 @@ def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | N
     if limit("max_new_tokens") is not None:
         return prompt + limit("max_new_tokens")
     return max(prompt + 20, limit("max_length") or 0)
+
+
+def _setting(model: transformers.PreTrainedModel, kwargs: Mapping[str, Any], name: str) -> Any:
+    """A setting of a call as transformers finds it: the argument, else the given generation config's, else the model's own."""
+    found = (kwargs.get(name), *(getattr(config, name, None) for config in (kwargs.get("generation_config"), model.generation_config)))
+    return next((value for value in found if value is not None), None)
 
 
 def _prompts(inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor | None, ...]:
@@ -224,9 +229,7 @@ def _mask(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwar
     if kwargs.get("attention_mask") is not None:
         return kwargs["attention_mask"]
     ids = next((given for given in _prompts(inputs, kwargs) if given is not None and given.dim() == 2), None)
-    settings = kwargs.get("generation_config") or model.generation_config
-    pad = kwargs.get("pad_token_id", settings.pad_token_id)
-    ends = kwargs.get("eos_token_id", settings.eos_token_id)
+    pad, ends = (_setting(model, kwargs, name) for name in ("pad_token_id", "eos_token_id"))
     if ids is None or pad is None or pad in (ends if isinstance(ends, (list, tuple)) else [ends]):
         return None
     return ids != pad

@@ -174,6 +174,16 @@ class Buffer:
         return shape[B] * shape[H] * shape[D] * self.data.element_size()
 
 
+def append_both(keys: Buffer, values: Buffer, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    """Append [B, H, n, D] to both, or to neither. Raises ValueError as `Buffer.append` does."""
+    keys.append(key_states)
+    try:
+        values.append(value_states)
+    except ValueError:
+        keys.drop_back(key_states.shape[T])
+        raise
+
+
 def _moved(rows: torch.Tensor, capacity: int) -> torch.Tensor:
     """A copy of `rows` [B, H, n, D] in new storage of `capacity` rows."""
     target = new_rows(rows, capacity, written=rows.shape[T])

@@ -4,6 +4,8 @@ RoPE attention depends on distances alone, so a key moved forward by d positions
 Source: Su et al. 2021, arXiv 2104.09864. Frequencies come from the model's own rotary module, whatever its type.
 """
 
+import ast
+import functools
 import importlib
 import inspect
 import weakref
@@ -50,9 +52,11 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
         raise RopeError(f"its RoPE type '{rope_type}' changes frequencies with length; of fixed types: {', '.join(FIXED_TYPES)}")
     if getattr(config, "qk_nope_head_dim", None) is not None:
         raise RopeError(f"{config.model_type} caches one latent a token as keys, which carries no positions, and its rotary keys as values")
-    if _has_layers_without_rope(config):
-        raise RopeError(f"some attention layers of {config.model_type} carry no positions, so keys cannot all be rotated alike")
     module = _modeling_module(config)
+    if _rotates_by_other_means(config):
+        raise RopeError(f"this {config.model_type} has no rotary position embedding by its config")
+    if _rotates_unevenly(config, module):
+        raise RopeError(f"some attention layers of {config.model_type} carry no positions, or rotate in another way, so keys cannot all be rotated alike")
     rotary = _rotary_class(module)
     if rotary is None or not hasattr(module, "rotate_half"):
         raise RopeError(f"{config.model_type} has no rotary position embedding")
@@ -100,9 +104,27 @@ def _rope_type(config: PreTrainedConfig, layer_type: str) -> str:
     return parameters.get("rope_type", "default")
 
 
-def _has_layers_without_rope(config: PreTrainedConfig) -> bool:
-    flags = getattr(config, "no_rope_layers", None) or []
-    return not all(flags) or config.model_type in ("cohere2", "exaone4", "llama4_text")
+def _rotates_by_other_means(config: PreTrainedConfig) -> bool:
+    """Does a switch of this config turn rotation off? Falcon's, Zamba2's and Granite's."""
+    kind = getattr(config, "position_embedding_type", "rope")
+    return bool(getattr(config, "alibi", False)) or not getattr(config, "use_mem_rope", True) or kind not in ("rope", "rotary")
+
+
+def _rotates_unevenly(config: PreTrainedConfig, module) -> bool:
+    """Do layers differ in whether, or how fast, they rotate?"""
+    thetas = set(getattr(config, "layer_rope_theta", None) or [1])
+    return not all(getattr(config, "no_rope_layers", None) or []) or len(thetas) > 1 or not all(thetas) or config.model_type == "llama4_text" or _asks_for_window(module)
+
+
+@functools.cache
+def _asks_for_window(module) -> bool:
+    """Does attention in a modeling file rotate under a condition on the layer's window? Its full-attention layers then carry no positions."""
+    tests = (ast.unparse(node.test) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.If) and _rotates(node))
+    return any("sliding" in test or "local" in test for test in tests)
+
+
+def _rotates(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Call) and getattr(each.func, "id", "").startswith("apply_rotary") for each in ast.walk(node))
 
 
 def _modeling_module(config: PreTrainedConfig):

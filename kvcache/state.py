@@ -148,7 +148,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         Raises ValueError, before anything changes, for several tokens on a filled state that the model would drop.
         """
         held, new = getattr(self, f"conv_{state_idx}"), conv_states.shape[-1]
-        self.refuse_jump(new)
+        self.refuse_jump(new, held.filled)
         if held.filled:
             width = held.data.shape[-1]
             held.refuse((*conv_states.shape[:-1], width))
@@ -166,9 +166,9 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         held.write(recurrent_states)
         return held.data
 
-    def refuse_jump(self, tokens: int) -> None:
-        """Raise ValueError if this many tokens at once would be computed as if nothing had come before."""
-        if tokens > 1 and not self.carries and any(self.has_previous_state.values()):
+    def refuse_jump(self, tokens: int, filled: bool) -> None:
+        """Raise ValueError if this many tokens at once, on a state that is `filled`, would be computed as if nothing had come before."""
+        if tokens > 1 and not self.carries and filled:
             raise ValueError(
                 f"this model starts the scan of several tokens from zero, so {tokens} tokens at once on a filled state would "
                 "silently lose all that came before; kvcache.feed(model, ids, cache) gives them one by one"
@@ -297,10 +297,14 @@ def has_states_alone(config: PreTrainedConfig) -> bool:
 
 
 def refuse_jump(layers: list, query_length: int) -> None:
-    """Raise ValueError before a forward of several tokens whose recurrent layers would forget what they hold."""
-    for layer in layers:
-        if isinstance(layer, States):
-            layer.refuse_jump(query_length)
+    """Raise ValueError before a forward of several tokens whose recurrent layers would forget what they hold.
+
+    Some models ask within their first forward too: then the last layer has seen nothing yet, and nothing is refused.
+    """
+    states = [layer for layer in layers if isinstance(layer, States)]
+    if all(layer.seen if isinstance(layer, Layer) else any(layer.has_previous_state.values()) for layer in states):
+        for layer in states:
+            layer.refuse_jump(query_length, filled=True)
 
 
 def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:

@@ -9,6 +9,7 @@ from architectures import ARCHITECTURES, ROTARY, WINDOW, chunks, logits_with_cac
 
 import kvcache
 from kvcache import DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
+from kvcache.caches.sliding_window import DRAFT, WindowLayer
 
 # fp32 sums in another order: 1e-4 on logits of about 10 is rounding, a wrong token or position is off by 1 and more.
 CLOSE = dict(atol=2e-4, rtol=1e-4)
@@ -343,6 +344,52 @@ def test_a_window_that_records_the_past_goes_back_over_its_edge():
         cache.crop(-3)
         assert cache.held_length() <= WINDOW
         at += 5
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma3"])
+def test_a_window_is_as_small_as_ever_once_drafts_are_over(architecture):
+    model, ids = model_of(architecture), token_ids(1, 12).repeat(1, 3)
+    cache, settings = DynamicCache(model.config), dict(do_sample=False)
+    windows = [layer for layer in cache.layers if isinstance(layer, WindowLayer)]
+    drafted = model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=4, max_new_tokens=8, **settings)
+    assert windows and all(layer.held <= WINDOW for layer in windows)
+    plain = model.generate(drafted, past_key_values=cache, max_new_tokens=DRAFT + 40, **settings)
+    assert torch.equal(plain, model.generate(ids, max_new_tokens=DRAFT + 48, **settings))
+    assert all(layer.held <= WINDOW for layer in windows)
+
+
+def test_a_reset_cache_no_longer_waits_for_drafts():
+    model = model_of("mistral")
+    cache = DynamicCache(model.config)
+    cache.activate_past_recording()
+    logits_with_cache(model, token_ids(1, 2 * WINDOW), cache, [(0, 2 * WINDOW)])
+    cache.reset()
+    logits_with_cache(model, token_ids(1, 2 * WINDOW), cache, [(0, 2 * WINDOW)])
+    assert cache.held_length() == WINDOW
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static", "sliding_window", "sink", "quantized"])
+def test_values_that_do_not_fit_leave_the_keys_alone_too(name):
+    model = model_of("llama")
+    cache, states = build(name, model), torch.randn(1, 2, 5, 16)
+    cache.update(states, states, 0)
+    with pytest.raises(ValueError):
+        cache.update(states, states.half(), 0)
+    assert cache.get_seq_length() == cache.held_length() == 5
+    cache.update(states, -states, 0)
+    keys, values = (side[:, :, :10] for side in (cache.layers[0].keys, cache.layers[0].values))
+    assert torch.equal(keys, torch.cat([states, states], 2)) and torch.equal(values, torch.cat([states, -states], 2))
+
+
+def test_going_back_into_a_quantised_block_works_under_autocast_too():
+    model, ids = model_of("llama"), token_ids(1, 70)
+    cache = QuantizedCache(model.config, residual_length=16, q_group_size=32)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):  # keys come in float32 and values in bfloat16
+        model(ids, past_key_values=cache)
+        cache.crop(20)
+        logits = model(ids[:, 20:], past_key_values=cache).logits
+    assert cache.get_seq_length() == 70 and logits.isfinite().all()
+    assert cache.layers[0].keys.dtype == torch.float32 and cache.layers[0].values.dtype == torch.bfloat16
 
 
 def test_sinks_refuse_drafts_before_they_begin():

@@ -22,6 +22,17 @@ OWN = {
 }
 
 
+def test_copies_know_what_they_were_made_for(tmp_path):
+    model = model_of("bart")
+    cache = kvcache.create("encoder_decoder", model)
+    fed("bart", ids(2, 10), cache, [(0, 10)])
+    rows = cache.batch_size
+    copies = [cache.fork(), *cache.batch_split(rows, 1), EncoderDecoderCache.from_batch_splits(cache.batch_split(rows, 1))]
+    for number, copied in enumerate(copies):
+        copied.save(tmp_path / f"{number}.safetensors")
+        assert kvcache.load(tmp_path / f"{number}.safetensors", model).get_seq_length() == cache.get_seq_length()
+
+
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("name", MODELS)
 def test_any_cache_for_self_attention_gives_the_logits_of_a_run_without(name, own):

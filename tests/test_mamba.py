@@ -32,6 +32,22 @@ def feed(model, ids, cache, bounds):
     return torch.cat([kvcache.feed(model, ids[:, a:b], cache) for a, b in bounds], dim=1)
 
 
+def test_several_states_a_layer_are_filled_by_one_forward():
+    """Inkling's layers keep four: the second is filled while the first already is, by the same tokens."""
+    small = dict(hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+    ids_of = dict(vocab_size=64, pad_token_id=0, bos_token_id=None, eos_token_id=None, max_position_embeddings=256, sliding_window=16)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model("inkling_text", **small, **ids_of, n_routed_experts=2, num_experts_per_tok=1)
+    model, ids, cache = transformers.AutoModelForCausalLM.from_config(config).eval(), token_ids(1, 12) % 60 + 3, DynamicCache(config)
+    assert cache.layers[0].number_of_states > 1
+    with torch.no_grad():
+        prompt = model(ids[:, :8], past_key_values=cache).logits
+        rest = kvcache.feed(model, ids[:, 8:], cache)
+    torch.testing.assert_close(torch.cat([prompt, rest], dim=1), logits_without_cache(model, ids), **CLOSE)
+    with pytest.raises(ValueError, match="starts the scan of several tokens from zero"):
+        model(ids, past_key_values=cache)
+
+
 @torch.no_grad()
 def step(model, ids, cache):
     """The plain forward that a user writes."""

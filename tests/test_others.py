@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 from architectures import logits_with_cache, model_of, token_ids
 from pairs import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits
 from pairs import model_of as pair_model
@@ -22,6 +23,19 @@ def test_every_public_class_is_in_the_catalog():
     public = {value for name in kvcache.__all__ if isinstance(value := getattr(kvcache, name), type) and name.endswith("Cache")}
     assert classes == public - {kvcache.Cache} and set(catalog.OTHERS) == {"quanto", "hqq"}
     assert all(entry.cache_class.name == name for name, entry in (catalog.ENTRIES | catalog.OTHERS).items())
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "static", "offloaded_static"])
+def test_a_bias_over_all_tokens_seen_takes_no_window_and_no_reserve(name):
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, new_decoder_architecture=False, bos_token_id=None, eos_token_id=None)
+    torch.manual_seed(0)
+    model, ids = transformers.FalconForCausalLM(transformers.FalconConfig(alibi=True, **sizes)).eval(), token_ids(1, 20) % 60 + 1
+    with pytest.raises(ValueError, match="falcon with alibi adds a bias as long as all tokens seen"):
+        kvcache.create(name, model)
+    with pytest.raises(ValueError, match="falcon with alibi adds a bias"):
+        catalog.ENTRIES[name].cache_class(config=model.config, **({"window_length": 16} if name == "sliding_window" else {"max_cache_len": 32}))
+    assert torch.equal(kvcache.generate(model, ids, **GREEDY), model.generate(ids, **GREEDY))
+    assert kvcache.create(name, transformers.FalconConfig(**sizes)).layers
 
 
 @pytest.mark.parametrize("backend,nbits", [("quanto", 4), ("quanto", 2), ("hqq", 8), ("hqq", 3), ("hqq", 1)])

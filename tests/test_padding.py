@@ -6,6 +6,7 @@ these tests fail, and the cache would be silently wrong again.
 
 import pytest
 import torch
+import transformers
 from architectures import ROTARY, model_of, token_ids
 
 import kvcache
@@ -23,6 +24,17 @@ def padded(rows=2, tokens=20):
     ids, mask = token_ids(rows, tokens), torch.ones(rows, tokens, dtype=torch.long)
     ids[0, :7], mask[0, :7] = 0, 0
     return ids, mask
+
+
+def test_a_window_on_bloom_refuses_padding_which_its_bias_counts():
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
+    model, (ids, mask) = transformers.BloomForCausalLM(config).eval(), padded(tokens=30)
+    cache = kvcache.create("sliding_window", model, window_length=24)
+    with pytest.raises(ValueError, match="SlidingWindowCache cannot take left-padded rows"):
+        model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY)
+    assert cache.get_seq_length() == 0
+    assert model.generate(token_ids(2, 30), past_key_values=cache, **GREEDY).shape == (2, 34)
 
 
 @pytest.mark.parametrize("architecture", ROTARY)

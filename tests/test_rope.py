@@ -64,6 +64,25 @@ def test_models_whose_positions_are_not_rotations_are_refused(config):
         SinkCache(64, 4, config)
 
 
+UNEVEN = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "flint")  # full-attention layers without positions, as the modeling files say
+
+
+@pytest.mark.parametrize("model_type", UNEVEN)
+def test_models_some_of_whose_layers_carry_no_positions_are_refused(model_type):
+    with pytest.raises(ValueError, match="carry no positions"):
+        SinkCache(64, 4, transformers.AutoConfig.for_model(model_type, sliding_window=16))
+
+
+def test_rotation_that_a_config_turns_off_or_varies_by_layer_is_refused():
+    granite = dict(COMMON, layer_types=["mamba", "attention"])
+    configs = [transformers.FalconConfig(alibi=True), transformers.GraniteMoeHybridConfig(**granite, position_embedding_type=None), transformers.Zamba2Config(use_mem_rope=False)]
+    for config in configs:
+        with pytest.raises(RopeError, match="no rotary position embedding"):
+            rope_for(config)
+    with pytest.raises(RopeError, match="rotate in another way"):
+        rope_for(transformers.AutoConfig.for_model("granite_swa", **COMMON, layer_rope_theta=[1e4, 1e6]))
+
+
 def test_a_model_that_does_not_behave_like_its_config_is_caught():
     model = model_of("llama")
     verify_rope.__globals__["_verified"].discard(model)

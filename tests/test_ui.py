@@ -18,6 +18,7 @@ from kvcache.memory import LayerMemory, Snapshot
 from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, wanted_columns
+from ui.outbox import Outbox
 from ui.pump import batches
 from ui.state import Registry, Session, Settings
 
@@ -303,11 +304,53 @@ def test_a_busy_session_keeps_its_cache():
     assert registry.make_room() == [] and session.nbytes > 0
 
 
-def test_a_closed_tab_stops_its_reply_and_is_forgotten():
+def test_a_closed_tab_stops_its_reply_and_frees_its_cache_and_its_messages_wait_a_while(monkeypatch):
     registry = Registry()
     session = registry.get("gone")
-    registry.free("gone")
-    assert session.stop.is_set() and registry.find("gone") is None
+    say(session, WORDS)
+    registry.leave("gone")
+    assert session.stop.is_set() and session.nbytes == 0 and len(session.conversation.messages) == 2
+    registry.get("another")
+    assert registry.get("gone") is session and not session.gone
+    registry.leave("gone")
+    monkeypatch.setattr("ui.state.KEPT_SECONDS", -1)
+    registry.get("another")
+    assert registry.find("gone") is None
+
+
+def test_a_tab_that_goes_while_it_computes_frees_its_cache_once_that_has_stopped():
+    registry = Registry()
+    session = registry.get("gone")
+    say(session, WORDS)
+    session.busy = True
+    registry.leave("gone")
+    assert session.stop.is_set() and session.nbytes > 0
+    session.busy = False
+    registry.make_room()
+    assert session.nbytes == 0
+
+
+def test_a_message_waits_for_its_turn_and_comes_back_before_what_was_typed_since():
+    box = Outbox()
+    assert box.take("first") and not box.take("second") and box.next() == "first" and box.next() is None
+    assert box.into("draft") is None
+    box.returned = "first"
+    assert box.into("draft") == "first\ndraft" and box.into("draft") is None
+    box.returned = "first"
+    assert box.into(" ") == "first"
+
+
+@pytest.mark.parametrize("text", ["Hi, I'm Ada; call me at 4:30 (please)!", "zwei Worte, \u00e4hnlich"])
+def test_plain_words_are_shown_as_they_are(text):
+    assert view.user_message(text)["content"] == text
+
+
+@pytest.mark.parametrize("text", ["What does <section> do?", "x*y*z", "# title", "1. one", "- one", "a\n\nb", "  code", "[a](b)", "`x`", "a_b_", "1 < 2 & 3 > 2"])
+def test_what_markdown_would_change_is_shown_as_it_was_typed(text):
+    import html
+    shown = view.user_message(text)["content"]
+    inside = shown.removeprefix('<div class="kv-typed">').removesuffix("</div>")
+    assert inside != shown and html.unescape(inside) == text and "\n" not in inside and "<" not in inside
 
 
 def test_no_more_sessions_are_remembered_than_allowed():
@@ -333,7 +376,7 @@ def turn(tab, session, text, wanted=None):
 
 def test_a_turn_shows_the_message_at_once_and_ends_with_statistics_and_charts(tab):
     frames = turn(tab, Session("s"), WORDS)
-    assert frames[0][tab.chatbot][0]["content"] == WORDS and frames[0][tab.message]["value"] == ""
+    assert frames[0][tab.chatbot][0]["content"] == WORDS and "value" not in frames[0][tab.message]
     last = frames[-1]
     assert "reused <b>0</b>" in last[tab.chatbot][-1]["content"]
     assert json.loads(last[tab.memory])["figure"]["data"] and "not yet cached <b>1</b>" in last[tab.fates]
@@ -351,8 +394,9 @@ def test_the_second_turn_reuses_the_first(tab):
 def test_a_message_that_can_not_be_sent_stays_in_its_box_with_a_sentence_above(tab, text):
     session = Session("s")
     turn(tab, session, WORDS)
+    before = view.chat_messages(session)
     frames = turn(tab, session, text)
-    assert len(frames) == 1 and tab.message not in frames[0] and tab.chatbot not in frames[0]
+    assert len(frames) == 1 and frames[0][tab.chatbot] == before and session.chat_box.returned == text
     assert 'role="alert"' in frames[0][tab.notice]
     assert len(session.conversation.messages) == 2
 
@@ -376,7 +420,7 @@ def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_
 
     monkeypatch.setattr("kvcache.conversation.generate_tokens", broken)
     last = turn(tab, session, "and then")[-1]
-    assert "out of memory" in last[tab.notice] and last[tab.message]["value"] == "and then"
+    assert "out of memory" in last[tab.notice] and session.chat_box.returned == "and then"
     assert len(session.conversation.messages) == 2 and not session.busy
 
 

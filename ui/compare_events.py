@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import gradio as gr
 
-from . import compare_view, drift, fragments
+from . import compare_view, drift, fragments, layout
 from .compare import Comparison, wanted_columns
 from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, loaded_or_none, read_settings
 from .layout import ChatTab, CompareTab
@@ -34,6 +34,9 @@ DEMO_READING = (
 )
 
 
+AT_REST = gr.update(submit_btn="Run all", stop_btn=False)
+
+
 def demo_for(loaded) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What the demo puts into the system box, or "" to leave it, and its messages."""
     return (READ, DEMO_READING) if loaded is not None and loaded.is_encoder_decoder else ("", DEMO)
@@ -51,20 +54,24 @@ def same_run(comparison: Comparison | None, wanted: list) -> bool:
     return comparison is not None and not comparison.broken and list(comparison.wanted) == wanted
 
 
-def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, messages: Sequence[tuple[str, str]], afresh: bool
-        ) -> Iterator[dict]:
-    """Send `messages` (text, what a cache that remembers would answer) to every column, painting as they stream."""
+def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, messages: Sequence[tuple[str, str]], afresh: bool, typed: str = "",
+        said: str = "") -> Iterator[dict]:
+    """Send `messages` (text, what a cache that remembers would answer) to every column, painting as they stream.
+
+    `typed` is the message to give back if it is refused; `said` stands above the columns.
+    """
     session.stop.clear()
     try:
         again = same_run(session.comparison, wanted) and not afresh
         comparison = session.comparison if again else Comparison(wanted)
         replies = comparison.ask(messages[0][0], session.stop, messages[0][1])
     except ValueError as error:
-        yield {tab.notice: fragments.notice(str(error), "error")}
+        session.compare_box.returned = typed
+        yield {tab.notice: fragments.notice(str(error), "error"), tab.message: AT_REST}
         return
     note = alike_words(comparison) if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
     session.comparison, session.busy = comparison, True
-    yield {tab.notice: fragments.notice(note, "info"), tab.message: gr.update(value="", submit_btn=False, stop_btn="Stop"),
+    yield {tab.notice: fragments.notice(said or note, "info"), tab.message: layout.STOP_BUTTON,
            tab.table: compare_view.table_html(comparison)}
     try:
         for n, (text, expects) in enumerate(messages):
@@ -72,7 +79,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
             yield from _paint(tab, session, comparison, replies)
             if comparison.broken:
                 break
-            yield from _drift(tab, comparison, session)
+            yield from _drift(tab, comparison, session, said)
     except Exception as error:
         session.comparison = None
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
@@ -81,7 +88,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         registry.make_room()
     if session.comparison and session.comparison.broken:
         yield _results(tab, comparison)
-    yield {tab.message: gr.update(submit_btn="Run all", stop_btn=False)}
+    yield {tab.message: AT_REST}
 
 
 def alike_words(comparison: Comparison) -> str:
@@ -90,13 +97,13 @@ def alike_words(comparison: Comparison) -> str:
     return sentence if comparison.alike else ""
 
 
-def _drift(tab: CompareTab, comparison: Comparison, session: Session) -> Iterator[dict]:
+def _drift(tab: CompareTab, comparison: Comparison, session: Session, said: str) -> Iterator[dict]:
     painted = time.perf_counter()
     for done in drift.measure(comparison, session.stop):
         if time.perf_counter() - painted >= CHART_SECONDS:
             painted = time.perf_counter()
             yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "info")}
-    yield _results(tab, comparison)
+    yield _results(tab, comparison, said)
 
 
 def _paint(tab: CompareTab, session: Session, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
@@ -113,8 +120,9 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
     return {widgets.thread: compare_view.thread_html(comparison, column) for widgets, column in zip(tab.columns, comparison.columns)}
 
 
-def _results(tab: CompareTab, comparison: Comparison) -> dict:
-    sentence = "Stopped: the next run starts over, because the columns no longer share their messages." if comparison.broken else alike_words(comparison)
+def _results(tab: CompareTab, comparison: Comparison, said: str = "") -> dict:
+    stopped = "Stopped: the next run starts over, because the columns no longer share their messages."
+    sentence = stopped if comparison.broken else said or alike_words(comparison)
     return {tab.notice: fragments.notice(sentence, "info"), tab.table: compare_view.table_html(comparison),
             tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
@@ -123,43 +131,63 @@ def _results(tab: CompareTab, comparison: Comparison) -> dict:
 def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     """Connect the Compare tab; model, system prompt and sampling are read from the Chat tab."""
     forms = set().union(*(column.form.inputs for column in tab.columns))
-    inputs = chat.settings | forms | {tab.count, tab.message}
+    inputs = chat.settings | forms | {tab.count}
     threads = [column.thread for column in tab.columns]
     painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
     compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.table],
                "api_visibility": "private"}
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
-    def begin(values, request: gr.Request, messages, afresh):
+    def begin(values, session, messages, afresh, typed="", said=""):
         try:
             wanted = read_columns(chat, tab, values)
         except ValueError as error:
-            yield {tab.notice: fragments.notice(str(error), "error")}
+            session.compare_box.returned = typed
+            yield {tab.notice: fragments.notice(str(error), "error"), tab.message: AT_REST}
             return
-        yield from run(tab, registry, registry.get(key_of(request)), wanted, messages, afresh)
+        yield from run(tab, registry, session, wanted, messages, afresh, typed, said)
+
+    def accept(text, request: gr.Request):
+        session = registry.get(key_of(request))
+        if not session.compare_box.take(text):
+            return {}
+        session.stop.clear()
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}}
 
     def send(values, request: gr.Request):
-        yield from begin(values, request, [(values[tab.message], "")], False)
+        session = registry.get(key_of(request))
+        text = session.compare_box.next()
+        if text is None:
+            return
+        if session.stop.is_set():
+            session.compare_box.returned = text
+            yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), tab.message: AT_REST}
+            return
+        yield from begin(values, session, [(text, "")], False, text)
+
+    def give_back(draft, request: gr.Request):
+        session = registry.find(key_of(request))
+        text = session.compare_box.into(draft) if session else None
+        return gr.skip() if text is None else text
 
     def demo(values, request: gr.Request):
         text, messages = demo_for(loaded_or_none(values[chat.model]))
-        if text:
-            values = values | {chat.system: text}
-            yield {chat.system: text}
-        yield from begin(values, request, messages, True)
+        values, said = (values | {chat.system: text}, f"The demo's text, which the encoder reads: {text}") if text else (values, "")
+        yield from begin(values, registry.get(key_of(request)), messages, True, said=said)
 
     def restart(request: gr.Request):
         registry.get(key_of(request)).comparison = None
         empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
-        return {tab.notice: "", tab.table: empty, tab.divergence: "", tab.downloads: ""} | dict.fromkeys(threads, "")
+        return {tab.notice: "", tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
 
     def stop(request: gr.Request):
         session = registry.find(key_of(request))
         if session:
             session.stop.set()
 
-    tab.message.submit(send, inputs, painted, **compute)
-    tab.demo.click(demo, inputs, [*painted, chat.system], **compute)
+    sent = tab.message.submit(accept, tab.message, tab.message, **quick).then(send, inputs, painted, **compute)
+    sent.then(give_back, tab.message, tab.message, **quick)
+    tab.demo.click(demo, inputs, painted, **compute)
     tab.restart.click(restart, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,

@@ -19,6 +19,7 @@ from .pump import batches
 from .state import Registry, Session, Settings
 
 MODEL_QUEUE = "model"  # every event that computes stands in this one queue
+LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
 
@@ -34,38 +35,39 @@ def key_of(request: gr.Request | None) -> str:
 
 # -- one reply ---------------------------------------------------------------------------------------------------
 
-def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, ask: Callable, typed: str | None = None
+def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, ask: Callable, typed: str = "", note: str = ""
           ) -> Iterator[dict]:
     """Answer and paint: about ten times a second the text, four times the charts.
 
-    `ask(conversation, stop)` starts the reply. `typed` is the message to give back if it is refused.
+    `ask(conversation, stop)` starts the reply. `typed` is the message to give back if it is refused; `note` is said above the box.
     """
     session.stop.clear()
     try:
-        changed = session.prepare(wanted)
+        changed = session.prepare(wanted) or note
         earlier, user, events = _start(session, ask)
     except ValueError as error:
-        yield refused(tab, str(error))
+        session.chat_box.returned = typed
+        yield refused(tab, str(error)) | _at_rest(tab, session)
         return
     session.busy = True
     try:
         yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: fragments.notice(changed, "info"),
-               tab.message: gr.update(value="", submit_btn=False, stop_btn="Stop")}
+               tab.message: layout.STOP_BUTTON}
         written = view.Reply()
         for charts_too in paint_times(events, written, session):
             frame = {tab.chatbot: earlier + written.messages(user)}
             yield frame | (_charts(tab, session, written) if charts_too else {})
     except Exception as error:
-        yield refused(tab, f"The reply broke off: {error}") | {tab.message: _send_button(typed), tab.chatbot: view.chat_messages(session)}
+        session.chat_box.returned = typed
+        yield refused(tab, f"The reply broke off: {error}") | _at_rest(tab, session)
         return
     finally:
         session.busy = False
-    registry.make_room()
-    sentence = view.ending(written) or changed
-    taken_back = written.reason == "stopped" and not written.stats.generated
-    yield {tab.chatbot: view.chat_messages(session), tab.notice: fragments.notice(sentence, "info"),
-           tab.message: _send_button(typed) if taken_back else gr.update(submit_btn="Send", stop_btn=False),
-           **_charts(tab, session, written)}
+        registry.make_room()
+    sentence = view.ending(written, again=ask is again) or changed
+    if written.reason == "stopped" and not written.stats.generated:
+        session.chat_box.returned = typed
+    yield {tab.notice: fragments.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
 def _start(session: Session, ask: Callable) -> tuple[list[dict], str, Iterator]:
@@ -112,13 +114,13 @@ def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
             tab.fates: view.ribbon(session, written.fates, pending)}
 
 
-def _send_button(text: str | None = None) -> dict:
-    keep = {} if text is None else {"value": text}
-    return gr.update(submit_btn="Send", stop_btn=False, **keep)
+def _at_rest(tab: ChatTab, session: Session) -> dict:
+    """The messages there are, and a box that takes another. What was typed into it meanwhile stays."""
+    return {tab.chatbot: view.chat_messages(session), tab.message: layout.SEND_BUTTON}
 
 
 def refused(tab: ChatTab, sentence: str) -> dict:
-    """The sentence above the message box; everything else as it was, the typed text included."""
+    """The sentence above the message box."""
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
@@ -146,13 +148,38 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
                "show_progress_on": [tab.chatbot], "api_visibility": "private"}
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
-    def send(values, request: gr.Request):
-        text = values[tab.message]
+    def accept(text, shown, request: gr.Request):
+        """Take the message out of its box at once: its turn may be long in coming, and the next one can be typed."""
         session = registry.get(key_of(request))
-        yield from reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text)
+        if not session.chat_box.take(text):
+            return {}
+        session.stop.clear()
+        session.lost = bool(shown) and not session.holds_messages
+        waiting = [view.user_message(text)] if text.strip() else []
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting}
+
+    def send(values, request: gr.Request):
+        session = registry.get(key_of(request))
+        text = session.chat_box.next()
+        if text is None:
+            return
+        if session.stop.is_set():
+            session.chat_box.returned = text
+            yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), **_at_rest(tab, session)}
+            return
+        yield from answer(values, session, text)
+
+    def answer(values, session, text):
+        note = LOST if session.lost else ""
+        yield from reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text, note)
+
+    def give_back(draft, request: gr.Request):
+        session = registry.find(key_of(request))
+        text = session.chat_box.into(draft) if session else None
+        return gr.skip() if text is None else text
 
     def example(values, picked: gr.SelectData, request: gr.Request):
-        yield from send(values | {tab.message: picked.value["text"]}, request)
+        yield from answer(values, registry.get(key_of(request)), picked.value["text"])
 
     def regenerate(values, request: gr.Request):
         yield from reply(tab, registry, registry.get(key_of(request)), read_settings(tab, values), again)
@@ -166,7 +193,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if not text:
             return refused(tab, "There is nothing to undo: the conversation is empty.")
         sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
-        return {tab.chatbot: view.chat_messages(session), tab.message: text, tab.notice: fragments.notice(sentence, "info")}
+        session.chat_box.returned = text
+        return {tab.chatbot: view.chat_messages(session), tab.notice: fragments.notice(sentence, "info")}
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
@@ -181,13 +209,15 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             session.stop.set()
 
     def gone(request: gr.Request):
-        registry.free(key_of(request))
+        registry.leave(key_of(request))
 
     settings = tab.settings
-    gr.on([tab.message.submit], send, settings | {tab.message}, painted, **compute)
-    tab.chatbot.example_select(example, settings | {tab.message}, painted, **compute)
+    sent = tab.message.submit(accept, [tab.message, tab.chatbot], [tab.message, tab.chatbot], **quick).then(send, settings, painted, **compute)
+    picked = tab.chatbot.example_select(example, settings, painted, **compute)
+    undone = tab.undo.click(undo, None, painted, **compute)
+    for event in (sent, picked, undone):
+        event.then(give_back, tab.message, tab.message, **quick)
     tab.regenerate.click(regenerate, settings, painted, **compute)
-    tab.undo.click(undo, None, painted, **compute)
     tab.clear.click(clear, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)
     wire_setup(tab, header, registry, page, forms)
@@ -241,8 +271,8 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         try:
             loaded = models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
         except models.ModelError as error:
-            before = session.settings.model if session.settings else models.DEFAULT
-            return {tab.model_note: fragments.notice(str(error), "error"), tab.model: before}
+            return {tab.model_note: fragments.notice(str(error), "error"), tab.model: session.showing or models.DEFAULT}
+        session.showing = values[tab.model]
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **tab.form.refit(name, loaded.config), **forecast(values | {tab.form.cache: tab.form.fitting(name, loaded.config)})}
         taken = []
@@ -272,7 +302,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, **load),
+    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
                  page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)):
         read.then(settled, inputs | menus, model_outputs, **quick)
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)

@@ -138,6 +138,10 @@ def sampling_form() -> SamplingForm:
     )
 
 
+SEND_BUTTON = gr.update(submit_btn="Send", stop_btn=False)
+STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
+
+
 def _talk() -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
     chatbot = gr.Chatbot(

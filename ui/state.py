@@ -13,9 +13,11 @@ from kvcache.engine import Sampling
 from kvcache.memory import take_snapshot
 
 from .charts import History
+from .outbox import Outbox
 
 MEMORY_BUDGET = 2_000_000_000  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
+KEPT_SECONDS = 3600  # that the messages of a tab stay after it went: it may only have lost its connection
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Session:
     busy: bool = False
     last_used: float = field(default_factory=time.monotonic)
     comparison: Any = None
+    showing: str = ""  # the model that the page shows
+    chat_box: Outbox = field(default_factory=Outbox)
+    compare_box: Outbox = field(default_factory=Outbox)
+    gone: bool = False
+    lost: bool = False  # does the page show messages that are not here any more?
 
     def prepare(self, wanted: Settings) -> str:
         """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".
@@ -90,6 +97,11 @@ class Session:
         return [new or old for new, old in zip(now, earlier)]
 
     @property
+    def holds_messages(self) -> bool:
+        """Is there a conversation to go on with?"""
+        return bool(self.conversation and self.conversation.messages)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of every cache this session holds."""
         caches = [self.conversation.cache] if self.conversation else []
@@ -124,7 +136,7 @@ class Registry:
         """The session of that key, made at first use, and marked as just used."""
         with self._guard:
             session = self._sessions.setdefault(key or "", Session(key or ""))
-            session.last_used = time.monotonic()
+            session.last_used, session.gone = time.monotonic(), False
             self._forget_oldest()
             return session
 
@@ -132,17 +144,23 @@ class Registry:
         """The session of that key if there is one; makes none."""
         return self._sessions.get(key or "")
 
-    def free(self, key: str | None) -> None:
-        """The tab has gone: stop what runs for it and let everything go."""
-        with self._guard:
-            session = self._sessions.pop(key or "", None)
+    def leave(self, key: str | None) -> None:
+        """The tab has gone, or its connection has: stop what runs for it and free its caches. Its messages stay for a while, since it may come back."""
+        session = self.find(key)
         if session:
+            session.gone = True
             session.stop.set()
+            session.chat_box.next()
+            session.compare_box.next()
+            self.make_room()
 
     def make_room(self) -> list[str]:
-        """Free the caches of idle sessions, least recently used first, until the budget holds; returns their keys."""
+        """Free the caches of tabs that have gone, then of idle sessions, least recently used first, until the budget holds; returns their keys."""
         with self._guard:
             oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
+        for session in oldest_first:
+            if session.gone and not session.busy:
+                session.release()
         total = sum(session.nbytes for session in oldest_first)
         freed = []
         for session in oldest_first:
@@ -156,5 +174,7 @@ class Registry:
 
     def _forget_oldest(self) -> None:
         idle = sorted((s for s in self._sessions.values() if not s.busy), key=lambda session: session.last_used)
-        for session in idle[:max(0, len(self._sessions) - self.max_sessions)]:
-            del self._sessions[session.key]
+        surplus = idle[:max(0, len(self._sessions) - self.max_sessions)]
+        left = [session for session in idle if session.gone and time.monotonic() - session.last_used > KEPT_SECONDS]
+        for key in {session.key for session in (*surplus, *left)}:
+            del self._sessions[key]

@@ -1,6 +1,7 @@
 """What one moment of a conversation looks like: messages, statistics, charts and ribbon, as values for widgets."""
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from html import escape
 from typing import Any
@@ -24,11 +25,22 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     messages = session.conversation.messages if session.conversation else []
     stats = iter(session.stats)
     for message in messages:
-        shown.append(message)
-        if message["role"] == "assistant":
+        if message["role"] == "user":
+            shown.append(user_message(message["content"]))
+        else:
+            shown.append(message)
             figures = next(stats)
             shown += [{"role": "assistant", "content": fragments.stats_line(figures)}] if figures else []
     return shown
+
+
+PLAIN = re.compile(r"(?!\s|[-+]\s|\d+[.)]\s)(?:[^\W_]|[ ,.?!'\":;%()-])*")  # what Markdown shows as it is
+
+
+def user_message(text: str) -> dict[str, str]:
+    """What a person wrote, as it was typed: gr.Chatbot would read it as Markdown and HTML."""
+    shown = text if PLAIN.fullmatch(text) else f'<div class="kv-typed">{escape(text).replace(chr(10), "&#10;")}</div>'
+    return {"role": "user", "content": shown}
 
 
 class Reply:
@@ -67,7 +79,7 @@ class Reply:
 
     def messages(self, user: str) -> list[dict[str, str]]:
         """User message, reply so far and its statistics so far, to stand after the earlier messages."""
-        written = [{"role": "user", "content": user}]
+        written = [user_message(user)]
         if self.waiting_for:
             return written + [{"role": "assistant", "content": f'<span class="kv-stats">{escape(self.waiting_for)}</span>'}]
         if self.stats.computed < self._total:
@@ -86,10 +98,10 @@ ENDINGS = {
 }
 
 
-def ending(reply: Reply) -> str:
+def ending(reply: Reply, again: bool = False) -> str:
     """A sentence where a reply ended for another reason than being finished; stopping by hand needs none."""
     if reply.reason == "stopped" and not reply.stats.generated:
-        return "Stopped before the first token: the message was taken back."
+        return "Stopped before the first token: the former reply stays." if again else "Stopped before the first token: the message was taken back."
     return ENDINGS.get(reply.reason, "")
 
 

@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 
 from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
 from ..entry import Entry, all_but
-from ..layer import RowsLayer, T
+from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
 from ..rows import attendable
 from .sliding_window import WindowLayer
@@ -20,8 +20,7 @@ class GrowingLayer(RowsLayer):
         """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views; a single token's keys may be `RowStates`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.key_rows.append(key_states)
-        self.value_rows.append(value_states)
+        append_both(self.key_rows, self.value_rows, key_states, value_states)
         keys, values, n = self.key_rows.view(), self.value_rows.view(), key_states.shape[T]
         self.seen += n
         return (attendable(keys, values) if n == 1 else keys), values

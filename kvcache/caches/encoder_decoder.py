@@ -174,11 +174,17 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         missing = [type(side[0]).__name__ for side in sides if not hasattr(side[0], "from_batch_splits")]
         if missing:
             raise ValueError(f"{missing[0]} is transformers' own and cannot be joined; use kvcache's")
-        return cls(*(type(side[0]).from_batch_splits(side) for side in sides))
+        return splits[0]._of(type(side[0]).from_batch_splits(side) for side in sides)
 
     def fork(self) -> "EncoderDecoderCache":
         """A copy that shares storage, where its sides do, until one of the two writes."""
-        return type(self)(*(side.fork() if hasattr(side, "fork") else copy.deepcopy(side) for side in self.sides))
+        return self._of(side.fork() if hasattr(side, "fork") else copy.deepcopy(side) for side in self.sides)
+
+    def _of(self, sides: Iterable[transformers.Cache]) -> "EncoderDecoderCache":
+        """A cache of these sides, made for what this one was made for."""
+        other = type(self)(*sides)
+        other.parameters, other.made_for = self.parameters, self.made_for
+        return other
 
     def memory_by_side(self) -> dict[str, Memory]:
         """Measured bytes of "self" (the decoder's own tokens) and "cross" (the encoder's)."""

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from ..cache import Cache, build_layers, decoder_config, layer_types
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter, all_but
-from ..layer import D, Layer, T, capacity_for
+from ..layer import D, Layer, T, append_both, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
@@ -86,8 +86,7 @@ class QuantizedLayer(Layer):
         self._flush()
         if key_states.shape[T] > 1 and not self.record_past and self._due(key_states.shape[T]):
             return self._update_past_a_block(key_states, value_states)
-        self.key_residual.append(key_states)
-        self.value_residual.append(value_states)
+        append_both(self.key_residual, self.value_residual, key_states, value_states)
         self.seen += key_states.shape[T]
         attended = self._packed() if self._reads_packed(key_states) else (self.keys, self.values)
         if not self.record_past:
@@ -124,6 +123,10 @@ class QuantizedLayer(Layer):
         """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
         self.record_past = True
 
+    def reset(self) -> None:
+        super().reset()
+        self.record_past = False
+
     def trim(self) -> None:
         self._flush()
 
@@ -158,11 +161,12 @@ class QuantizedLayer(Layer):
     def _decoded(self, side: str) -> torch.Tensor:
         """The quantised tokens of one side [B, H, quantized, D]."""
         codes, scales, minima, gains = (getattr(self, f"{side}_{part}").view() for part in ("codes", "scales", "minima", "gains"))
+        dtype = getattr(self, f"{side}_residual").data.dtype  # under autocast the two sides differ
         if self.compute_dtype == torch.float32:
-            return self._scheme(side).decode(Encoded(codes, scales, minima, gains), self.block, self.dtype)
+            return self._scheme(side).decode(Encoded(codes, scales, minima, gains), self.block, dtype)
         # Before the gain everything is in [-1, 1], so that no dtype is too narrow: float16 would end at 65,504.
         unit = self._scheme(side).decode(Encoded(codes, scales, minima, torch.ones_like(gains)), self.block, self.compute_dtype)
-        return (unit.unflatten(T, (-1, self.block)) * gains.unsqueeze(-1)).flatten(T, T + 1).to(self.dtype)
+        return (unit.unflatten(T, (-1, self.block)) * gains.unsqueeze(-1)).flatten(T, T + 1).to(dtype)
 
     def _all(self, side: str) -> torch.Tensor | None:
         residual = getattr(self, f"{side}_residual").view()

@@ -7,12 +7,14 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
+from ..cache import WINDOWED_TYPES, Cache, bias_misfit, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
-from ..layer import Layer, RowsLayer, T
+from ..layer import Layer, RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
 from ..rows import attendable
 from .static import StaticWindowLayer, checked_batch, checked_length, place
+
+DRAFT = 256  # tokens that an assistant may draft one by one
 
 
 class WindowLayer(RowsLayer):
@@ -33,6 +35,7 @@ class WindowLayer(RowsLayer):
         self.window_length = window_length
         self.masked = is_sliding  # does the model's own mask hide every token that this window forgets?
         self.record_past = False
+        self.unsettled: int | None = None  # tokens since the last `crop`, but for the first piece; None before that
 
     def activate_past_recording(self) -> None:
         """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back.
@@ -45,10 +48,22 @@ class WindowLayer(RowsLayer):
                 f"a window of {self.window_length} tokens on full attention cannot decode with drafts (prompt lookup, an assistant): "
                 "the tokens of a draft would see more than the window and could say something else; use a cache that keeps every token"
             )
-        self.record_past = True
+        self.record_past, self.unsettled = True, None
 
     def trim(self) -> None:
         self._evict(max(0, self.held - self.window_length))
+        self.unsettled = None
+
+    def reset(self) -> None:
+        super().reset()
+        self.record_past, self.unsettled = False, None
+
+    def _drafting(self, n: int) -> bool:
+        """Are the next `n` tokens still a draft's? Once DRAFT tokens have come with no `crop` they are not, since nothing says when drafts end."""
+        if self.record_past:
+            self.unsettled = 0 if self.unsettled is None else self.unsettled + n
+            self.record_past = self.unsettled <= DRAFT
+        return self.record_past
 
     @property
     def held(self) -> int:
@@ -75,8 +90,9 @@ class WindowLayer(RowsLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.key_rows.refuse(key_states)
+        self.value_rows.refuse(value_states)
         n = key_states.shape[T]
-        if self.record_past:
+        if self._drafting(n):
             return self._recorded(key_states, value_states)
         self._evict(max(0, self.held - self.window_length + 1))
         if n == 1:
@@ -94,8 +110,7 @@ class WindowLayer(RowsLayer):
         return self.keys[:, :, -attended:], self.values[:, :, -attended:]
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        self.key_rows.append(keys)
-        self.value_rows.append(values)
+        append_both(self.key_rows, self.value_rows, keys, values)
         self.seen += keys.shape[T]
 
     def _keep(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -150,6 +165,7 @@ class SlidingWindowCache(Cache):
         reason = None if text is None else misfit(text)
         if reason:
             raise ValueError(f"SlidingWindowCache: {reason}")
+        self.takes_left_padding = text is None or text.model_type != "bloom"  # whose bias is counted over the mask, padding and evicted tokens too
         given = {"batch_size": checked_batch(batch_size, max_batch_size), "device": device, "dtype": dtype, "layer_device_map": layer_device_map}
         if max_cache_len is None:
             _refuse_allocation(given)
@@ -166,7 +182,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
     """Why a window does not suit this model, or None."""
     if getattr(config, "relative_attention_num_buckets", None):  # measured on T5: logits off by 19 % once a token is gone
         return f"{config.model_type} biases by the distance between tokens and counts it over those held: with some evicted it would be wrong"
-    return None
+    return bias_misfit(config)
 
 
 def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:

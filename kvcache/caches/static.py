@@ -9,7 +9,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
+from ..cache import WINDOWED_TYPES, Cache, bias_misfit, build_layers, decoder_config
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
@@ -134,7 +134,8 @@ class StaticLayer(Layer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         n = key_states.shape[T]
-        self._check(key_states)
+        self._check(key_states, self.keys)
+        self._check(value_states, self.values)
         self._check_room(n)
         rows = torch.arange(n, device=self.cumulative_length.device) + self.cumulative_length
         self.keys.index_copy_(T, rows, key_states)
@@ -143,12 +144,11 @@ class StaticLayer(Layer):
         keys, values = self.keys, self.values
         return (attendable(keys, values) if n == 1 else keys), values
 
-    def _check(self, key_states: torch.Tensor) -> None:
-        keys = self.keys
-        if key_states.shape[:T] != keys.shape[:T] or key_states.shape[-1] != keys.shape[-1] or key_states.dtype != keys.dtype or key_states.device != keys.device:
+    def _check(self, new: torch.Tensor, held: torch.Tensor) -> None:
+        if new.shape[:T] != held.shape[:T] or new.shape[-1] != held.shape[-1] or new.dtype != held.dtype or new.device != held.device:
             raise ValueError(
-                f"this static cache was allocated for batch {keys.shape[0]}, {keys.shape[1]} heads of {keys.shape[-1]}, {keys.dtype} on {keys.device}, "
-                f"got batch {key_states.shape[0]}, {key_states.shape[1]} heads of {key_states.shape[-1]}, {key_states.dtype} on {key_states.device}; make a new one"
+                f"this static cache was allocated for batch {held.shape[0]}, {held.shape[1]} heads of {held.shape[-1]}, {held.dtype} on {held.device}, "
+                f"got batch {new.shape[0]}, {new.shape[1]} heads of {new.shape[-1]}, {new.dtype} on {new.device}; make a new one"
             )
 
     def _check_room(self, n: int) -> None:
@@ -290,7 +290,8 @@ class StaticWindowLayer(StaticLayer):
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, window_length - 1 + n, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self._check(key_states)
+        self._check(key_states, self.keys)
+        self._check(value_states, self.values)
         n, first = key_states.shape[T], self._first_attended()
         self._check_room(n)
         place = self._slide if n == 1 else self._join
@@ -366,6 +367,8 @@ class StaticCache(Cache, transformers.StaticCache):
         batch_size: int | None = None,
     ):
         config = decoder_config(config)
+        if reason := bias_misfit(config):
+            raise ValueError(f"{type(self).__name__}: {reason}")
         if isinstance(batch_size, Mapping) or isinstance(layer_device_map, int):  # 4.48's order: max_batch_size, then the map
             layer_device_map, batch_size = batch_size, layer_device_map
         self.max_cache_len = checked_length(config, max_cache_len)
@@ -450,6 +453,7 @@ ENTRY = Entry(
     make=lambda config, max_cache_len, decode: StaticCache(config, max_cache_len=max_cache_len),  # decode is for whoever runs the model
     parameters=(CAPACITY, DECODE_STEP),
     can=all_but(),
+    misfit=bias_misfit,
     broken=broken,
     choice_reasons=decode_reasons,
     label=lambda max_cache_len, decode: f"Static {max_cache_len}" + (", compiled" if decode == "compiled" else ""),

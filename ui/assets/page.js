@@ -77,9 +77,16 @@
     const legend = element.querySelector(".kv-legend");
     const hidden = new Set();
     let waiting = false;
+    const empty = () => {
+      if (!node.data) return;
+      window.Plotly.purge(node);
+      node.classList.remove("kv-drawn");
+      words.textContent = facts.innerHTML = legend.dataset.names = "";
+      legend.replaceChildren();
+    };
     const draw = async () => {
       waiting = false;
-      if (!props.value) return;
+      if (!props.value) return empty();
       const { figure, sentence, line } = JSON.parse(props.value);
       if (words && words.textContent !== sentence) words.textContent = sentence ?? "";
       if (facts && line !== undefined) facts.innerHTML = line;
