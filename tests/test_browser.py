@@ -187,13 +187,112 @@ def test_undo_gives_the_message_back_and_clear_empties_the_page(visit):
 
 
 def test_closing_the_tab_frees_its_cache(visit, server):
-    wait_until(lambda: len(server[1]) == 0)
     page = visit()
     send(page, WORDS)
     finished(page, 1)
-    assert len(server[1]) == 1
+    session = max(server[1]._sessions.values(), key=lambda each: each.last_used)
+    assert session.nbytes > 0
     page.close()
-    wait_until(lambda: len(server[1]) == 0)
+    wait_until(lambda: session.gone and session.nbytes == 0)
+    assert session.holds_messages
+
+
+def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
+    page = visit()
+    longest_reply(page, 5)
+    box = page.locator("#kv-message textarea")
+    send(page, WORDS)
+    finished(page, 1)
+    box.fill("a draft")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("#kv-message .stop-button")).to_be_visible()
+    finished(page, 1)
+    expect(box).to_have_value("a draft")
+    page.get_by_role("button", name="Undo").click()
+    expect(box).to_have_value(f"{WORDS}\na draft")
+
+
+def test_a_message_is_shown_as_it_was_typed(visit):
+    page = visit()
+    longest_reply(page, 5)
+    text = "What does <section> do?\n\nif a<b and c>d: x*y*z\n# title"
+    page.locator("#kv-message textarea").fill(text)
+    page.locator("#kv-message .submit-button").click()
+    finished(page, 1)
+    assert page.locator("#kv-chatbot .kv-typed").inner_text() == text
+
+
+def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(visit):
+    first, second = visit(), visit()
+    longest_reply(first, 1900)
+    send(first, WORDS)
+    expect(first.locator("#kv-chatbot .kv-stats")).to_contain_text("computed")
+    send(second, "my turn?")
+    expect(second.locator("#kv-message textarea")).to_have_value("")
+    expect(second.locator("#kv-chatbot .message.user")).to_have_text("my turn?")
+    second.locator("#kv-message textarea").fill("and more")
+    second.locator("#kv-message .stop-button").click()
+    first.locator("#kv-message .stop-button").click()
+    expect(second.locator("#kv-message textarea")).to_have_value("my turn?\nand more")
+    expect(second.locator("#kv-chatbot .message")).to_have_count(0)
+
+
+def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
+    page = visit()
+    picker = page.locator("#kv-model input")
+    pick_model(page, "kvlab-mistral-4m")
+    expect(picker).to_have_value(re.compile("kvlab-mistral-4m"))
+    picker.fill("no/such-model")
+    picker.press("Enter")
+    expect(page.locator("#kv-model-note")).to_contain_text("no/such-model")
+    expect(picker).to_have_value(re.compile("kvlab-mistral-4m"))
+
+
+def test_of_two_models_picked_in_haste_the_page_shows_the_second(visit, monkeypatch):
+    page, plain, asked, go_on = visit(), models.load, [], threading.Event()
+
+    def slow(model_id="tiny", *arguments, **options):
+        asked.extend([model_id] * ("progress" in options))  # by the step that fits the whole page to a model
+        go_on.wait(WAIT / 1000)
+        return plain(model_id, *arguments, **options)
+
+    monkeypatch.setattr(models, "load", slow)
+    pick_model(page, "kvlab-mistral-4m")
+    wait_until(lambda: any("mistral" in name for name in asked))
+    pick_model(page, "kvlab-granite-5m")
+    go_on.set()
+    wait_until(lambda: any("granite" in name for name in asked))
+    expect(page.locator("#kv-model input")).to_have_value(re.compile("kvlab-granite-5m"))
+
+
+def pick_model(page, name):
+    picker = page.locator("#kv-model input")
+    picker.click()
+    picker.fill(name)
+    page.get_by_role("option", name=re.compile(name)).click()
+
+
+def test_a_lost_conversation_is_said_to_be_lost(visit, server):
+    page = visit()
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    server[1]._sessions.clear()
+    send(page, "still there?")
+    expect(page.locator("#kv-notice")).to_contain_text("no longer has this conversation")
+    finished(page, 1)
+
+
+def test_starting_over_empties_the_chart_too(visit):
+    page = visit()
+    longest_reply(page, 16)
+    page.get_by_role("tab", name="Compare").click()
+    send(page, WORDS, "#kv-compare-message")
+    expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(1)
+    expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
+    page.locator("#kv-restart").click()
+    expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(0)
+    expect(page.locator("#kv-compare-chart .kv-legend li")).to_have_count(0)
 
 
 def wait_until(happened):
