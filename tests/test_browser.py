@@ -212,6 +212,19 @@ def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
     expect(box).to_have_value(f"{WORDS}\na draft")
 
 
+def test_enter_while_a_reply_is_written_keeps_the_next_message_in_its_box(visit):
+    page = visit()
+    longest_reply(page, 1900)
+    send(page, WORDS)
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("computed")
+    send(page, "the next one")
+    page.wait_for_timeout(500)
+    expect(page.locator("#kv-message textarea")).to_have_value("the next one")
+    page.locator("#kv-message .stop-button").click()
+    finished(page, 1)
+    expect(page.locator("#kv-message textarea")).to_have_value("the next one")
+
+
 def test_a_message_is_shown_as_it_was_typed(visit):
     page = visit()
     longest_reply(page, 5)

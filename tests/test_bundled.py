@@ -722,7 +722,7 @@ def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
         average.average(FOLDER, bundled.path("kvlab-mamba2-5m"), 0.5, tmp_path / "none")
 
 
-@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("name", ["first", "second", "third"])
 def test_talks_to_be_judged_have_a_hundred_turns(name):
     lines = [line for talk in talks.talks(name) for line in talk]
     assert sum(not line.startswith("System: ") for line in lines) == 100 and all(line.strip() == line and line for line in lines)

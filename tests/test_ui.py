@@ -332,7 +332,10 @@ def test_a_tab_that_goes_while_it_computes_frees_its_cache_once_that_has_stopped
 
 def test_a_message_waits_for_its_turn_and_comes_back_before_what_was_typed_since():
     box = Outbox()
-    assert box.take("first") and not box.take("second") and box.next() == "first" and box.next() is None
+    assert box.take("first") and not box.take("second") and box.next() == "first"
+    assert not box.take("while it is answered")
+    box.done()
+    assert box.next() is None and box.take("next")
     assert box.into("draft") is None
     box.returned = "first"
     assert box.into("draft") == "first\ndraft" and box.into("draft") is None

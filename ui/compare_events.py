@@ -159,11 +159,14 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         text = session.compare_box.next()
         if text is None:
             return
-        if session.stop.is_set():
-            session.compare_box.returned = text
-            yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), tab.message: AT_REST}
-            return
-        yield from begin(values, session, [(text, "")], False, text)
+        try:
+            if session.stop.is_set():
+                session.compare_box.returned = text
+                yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), tab.message: AT_REST}
+            else:
+                yield from begin(values, session, [(text, "")], False, text)
+        finally:
+            session.compare_box.done()
 
     def give_back(draft, request: gr.Request):
         session = registry.find(key_of(request))

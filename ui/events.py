@@ -163,11 +163,14 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         text = session.chat_box.next()
         if text is None:
             return
-        if session.stop.is_set():
-            session.chat_box.returned = text
-            yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), **_at_rest(tab, session)}
-            return
-        yield from answer(values, session, text)
+        try:
+            if session.stop.is_set():
+                session.chat_box.returned = text
+                yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), **_at_rest(tab, session)}
+            else:
+                yield from answer(values, session, text)
+        finally:
+            session.chat_box.done()
 
     def answer(values, session, text):
         note = LOST if session.lost else ""

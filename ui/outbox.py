@@ -3,23 +3,29 @@ from __future__ import annotations
 
 
 class Outbox:
-    """One box's message that waits for its turn, and the one to be given back."""
+    """One box's message that waits for its turn or is being answered, and the one to be given back."""
 
     def __init__(self) -> None:
         self.waiting: str | None = None
+        self.answering = False
         self.returned = ""
 
     def take(self, text: str) -> bool:
-        """Have the text wait for its turn; False where another one does."""
-        if self.waiting is not None:
+        """Have the text wait for its turn; False where another one does, or is being answered."""
+        if self.waiting is not None or self.answering:
             return False
         self.waiting = text
         return True
 
     def next(self) -> str | None:
-        """The text whose turn it is, or None."""
+        """The text whose turn it is, or None. `done` when it is answered."""
         text, self.waiting = self.waiting, None
+        self.answering = text is not None
         return text
+
+    def done(self) -> None:
+        """Another one may be taken."""
+        self.waiting, self.answering = None, False
 
     def into(self, draft: str) -> str | None:
         """What the box is to hold now: what is given back, before what was typed since; None to leave it."""

@@ -150,8 +150,8 @@ class Registry:
         if session:
             session.gone = True
             session.stop.set()
-            session.chat_box.next()
-            session.compare_box.next()
+            session.chat_box.done()
+            session.compare_box.done()
             self.make_room()
 
     def make_room(self) -> list[str]:

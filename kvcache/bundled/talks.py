@@ -1,9 +1,8 @@
-"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set second]`.
+"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set third]`.
 
-Two sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first showed
-which kinds of turns the data maker lacked, and the instructions for the writers of situations named some, so it is no verdict any more. The second was written by a
-language model that had seen nothing of the project, and nobody who made data had read it before its verdict on the weights
-that ship; of later ones it is none.
+Three sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first two
+showed which kinds of turns the data maker lacked, so they are no verdict any more. Second and third were written by language models that
+had seen nothing of the project; the third was written while the weights that ship were trained, and nobody who made data has read it.
 """
 
 import argparse
