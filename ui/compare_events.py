@@ -150,7 +150,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     def accept(text, request: gr.Request):
         session = registry.get(key_of(request))
         if not session.compare_box.take(text):
-            return {}
+            return gr.skip()
         session.stop.clear()
         return {tab.message: layout.STOP_BUTTON | {"value": ""}}
 

@@ -152,7 +152,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         """Take the message out of its box at once: its turn may be long in coming, and the next one can be typed."""
         session = registry.get(key_of(request))
         if not session.chat_box.take(text):
-            return {}
+            return gr.skip()
         session.stop.clear()
         session.lost = bool(shown) and not session.holds_messages
         waiting = [view.user_message(text)] if text.strip() else []
@@ -300,7 +300,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         try:
             return picked(values, [tab.form, *forms])
         except models.ModelError:
-            return {}
+            return gr.skip()
 
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
