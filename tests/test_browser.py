@@ -199,13 +199,15 @@ def test_closing_the_tab_frees_its_cache(visit, server):
 
 def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
     page = visit()
-    longest_reply(page, 5)
+    longest_reply(page, 1900)
     box = page.locator("#kv-message textarea")
     send(page, WORDS)
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
+    page.locator("#kv-message .stop-button").click()
     finished(page, 1)
     box.fill("a draft")
     page.get_by_role("button", name="Regenerate").click()
-    expect(page.locator("#kv-message .stop-button")).to_be_visible()
+    page.locator("#kv-message .stop-button").click()
     finished(page, 1)
     expect(box).to_have_value("a draft")
     page.get_by_role("button", name="Undo").click()

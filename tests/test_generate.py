@@ -19,7 +19,7 @@ GREEDY = dict(max_new_tokens=12, do_sample=False)
 OLD_NAMES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized", "sliding_window", "hybrid", "mamba", "sink")
 
 
-def test_room_is_made_for_what_the_models_own_settings_ask_where_the_given_ones_say_nothing(monkeypatch):
+def test_room_is_made_for_what_the_models_own_settings_ask_where_the_given_ones_say_nothing():
     model, ids = copy.deepcopy(model_of("llama")), token_ids(1, 12)
     model.generation_config.max_new_tokens = 40
     settings = transformers.GenerationConfig(do_sample=False)

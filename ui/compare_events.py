@@ -8,7 +8,7 @@ import gradio as gr
 
 from . import compare_view, drift, fragments, layout
 from .compare import Comparison, wanted_columns
-from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, key_of, loaded_or_none, read_settings
+from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, give_back_after, in_turn, key_of, loaded_or_none, read_settings
 from .layout import ChatTab, CompareTab
 from .pump import batches
 from .state import Registry, Session
@@ -156,22 +156,8 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
-        text = session.compare_box.next()
-        if text is None:
-            return
-        try:
-            if session.stop.is_set():
-                session.compare_box.returned = text
-                yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), tab.message: AT_REST}
-            else:
-                yield from begin(values, session, [(text, "")], False, text)
-        finally:
-            session.compare_box.done()
-
-    def give_back(draft, request: gr.Request):
-        session = registry.find(key_of(request))
-        text = session.compare_box.into(draft) if session else None
-        return gr.skip() if text is None else text
+        yield from in_turn(session, session.compare_box, lambda text: begin(values, session, [(text, "")], False, text),
+                           lambda notice: {tab.notice: notice, tab.message: AT_REST})
 
     def demo(values, request: gr.Request):
         text, messages = demo_for(loaded_or_none(values[chat.model]))
@@ -189,7 +175,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
             session.stop.set()
 
     sent = tab.message.submit(accept, tab.message, tab.message, **quick).then(send, inputs, painted, **compute)
-    sent.then(give_back, tab.message, tab.message, **quick)
+    give_back_after(sent, tab.message, registry, lambda session: session.compare_box)
     tab.demo.click(demo, inputs, painted, **compute)
     tab.restart.click(restart, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)

@@ -15,6 +15,7 @@ from kvcache.memory import take_snapshot
 from . import fates, fragments, layout, view
 from .forms import CacheForm
 from .layout import ChatTab
+from .outbox import Outbox
 from .pump import batches
 from .state import Registry, Session, Settings
 
@@ -124,6 +125,31 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
+def in_turn(session: Session, box: Outbox, answer: Callable[[str], Iterator[dict]], taken_back: Callable[[str], dict]) -> Iterator[dict]:
+    """Answer the message whose turn it is. One that was stopped while it waited is given back, with `taken_back(sentence)`."""
+    text = box.next()
+    if text is None:
+        return
+    try:
+        if session.stop.is_set():
+            box.returned = text
+            yield taken_back(fragments.notice("Taken back before its turn came.", "info"))
+        else:
+            yield from answer(text)
+    finally:
+        box.done()
+
+
+def give_back_after(event, widget: gr.Textbox, registry: Registry, box_of: Callable[[Session], Outbox]) -> None:
+    """Once the event is over, put a message that was not answered back into its widget, before what was typed since."""
+    def give_back(draft, request: gr.Request):
+        session = registry.find(key_of(request))
+        text = box_of(session).into(draft) if session else None
+        return gr.skip() if text is None else text
+
+    event.then(give_back, widget, widget, queue=False, show_progress="hidden", api_visibility="private")
+
+
 def loaded_or_none(model: str):
     """The model if it can be had, else None: forms are shown either way."""
     try:
@@ -151,35 +177,20 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def accept(text, shown, request: gr.Request):
         """Take the message out of its box at once: its turn may be long in coming, and the next one can be typed."""
         session = registry.get(key_of(request))
-        if not session.chat_box.take(text):
+        lost = shown and not session.holds_messages
+        if not session.chat_box.take(text, LOST if lost else ""):
             return gr.skip()
         session.stop.clear()
-        session.lost = bool(shown) and not session.holds_messages
         waiting = [view.user_message(text)] if text.strip() else []
         return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting}
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
-        text = session.chat_box.next()
-        if text is None:
-            return
-        try:
-            if session.stop.is_set():
-                session.chat_box.returned = text
-                yield {tab.notice: fragments.notice("Taken back before its turn came.", "info"), **_at_rest(tab, session)}
-            else:
-                yield from answer(values, session, text)
-        finally:
-            session.chat_box.done()
+        yield from in_turn(session, session.chat_box, lambda text: answer(values, session, text, session.chat_box.note),
+                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)})
 
-    def answer(values, session, text):
-        note = LOST if session.lost else ""
-        yield from reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text, note)
-
-    def give_back(draft, request: gr.Request):
-        session = registry.find(key_of(request))
-        text = session.chat_box.into(draft) if session else None
-        return gr.skip() if text is None else text
+    def answer(values, session, text, note=""):
+        return reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text, note)
 
     def example(values, picked: gr.SelectData, request: gr.Request):
         yield from answer(values, registry.get(key_of(request)), picked.value["text"])
@@ -219,7 +230,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     picked = tab.chatbot.example_select(example, settings, painted, **compute)
     undone = tab.undo.click(undo, None, painted, **compute)
     for event in (sent, picked, undone):
-        event.then(give_back, tab.message, tab.message, **quick)
+        give_back_after(event, tab.message, registry, lambda session: session.chat_box)
     tab.regenerate.click(regenerate, settings, painted, **compute)
     tab.clear.click(clear, None, painted, **compute)
     tab.message.stop(stop, None, None, **quick)

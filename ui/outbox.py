@@ -7,14 +7,15 @@ class Outbox:
 
     def __init__(self) -> None:
         self.waiting: str | None = None
+        self.note = ""  # to be said with its answer
         self.answering = False
         self.returned = ""
 
-    def take(self, text: str) -> bool:
+    def take(self, text: str, note: str = "") -> bool:
         """Have the text wait for its turn; False where another one does, or is being answered."""
         if self.waiting is not None or self.answering:
             return False
-        self.waiting = text
+        self.waiting, self.note = text, note
         return True
 
     def next(self) -> str | None:

@@ -51,7 +51,6 @@ class Session:
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     gone: bool = False
-    lost: bool = False  # does the page show messages that are not here any more?
 
     def prepare(self, wanted: Settings) -> str:
         """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".

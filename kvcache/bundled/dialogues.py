@@ -28,7 +28,6 @@ SYSTEM = ("You are $v, a {helpful|friendly|kind|small|cheerful|polite} assistant
           "The assistant is called $v.", "You are $v, {the voice of a small library|a chat model|who answers in short sentences|a guide for visitors}.",
           "{Your name is|You are|You are called|Act as|The assistant's name is} $v. {You are|Be} {cheerful|polite|calm|patient|funny|warm|wise|curious} and {keep your answers short|like to chat|help where you can|never rude|use plain words}.",
           "You are a {polite butler|tour guide|shop assistant|librarian|robot|tutor|secretary|wizard} {named|called} $v.{| Be brief.| Help the user.| Speak in a friendly way.}")
-HELLO = "{hi|hello|hey|good morning|good evening|hi there|hello there}{!|,|.|} "
 SYSTEM_PLAIN = ("You are a {helpful|friendly|kind|small|cheerful|polite} assistant.", "Answer briefly.", "Be helpful.", "Keep replies short and friendly.", "You are a helpful assistant. Answer in short sentences.")
 
 
@@ -133,7 +132,7 @@ class Conversation:
             self.assistant = values.make(self.rng, "name", self.held)
             self.say("system", grammar.fill(grammar.expand(self.rng, self.rng.choice(SYSTEM)), v=self.assistant).strip())
             if self.rng.random() < 0.3:
-                self.assistant_asked(HELLO)
+                self.assistant_asked(exchanges.GREETINGS[0] + " ")
         elif roll < 0.5:
             self.say("system", grammar.expand(self.rng, self.rng.choice(SYSTEM_PLAIN)))
 

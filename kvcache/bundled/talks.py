@@ -2,7 +2,7 @@
 
 Three sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first two
 showed which kinds of turns the data maker lacked, so they are no verdict any more. Second and third were written by language models that
-had seen nothing of the project; the third was written while the weights that ship were trained, and nobody who made data has read it.
+had seen nothing of the project; the third was written while the weights that ship were trained and gave their verdict, and nobody who made data has read it.
 """
 
 import argparse
