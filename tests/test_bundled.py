@@ -241,7 +241,9 @@ def test_stock_replies_come_beside_a_chats_own():
     rng = Random(4)
     told = [turn for _ in range(1000) for turn in chats.chat(rng)]
     stock = {reply for family in chats.STOCK.values() for reply in family}
-    assert stock <= {reply for _, reply in told} and not any(reply.startswith("=") for _, reply in told)
+    lists = [*chats.chats(False), *(situation.chat for situation in situations.situations(False))]
+    assert {replies[-1][1:] for turns in lists for _, replies in turns if replies[-1].startswith("=")} == set(chats.STOCK)
+    assert not any(reply.startswith("=") for _, reply in told)
     assert 0.2 < sum(reply in stock for _, reply in told) / len(told) < chats.STOCK_SHARE
 
 
@@ -255,8 +257,9 @@ def test_replies_in_situations_recall_what_was_told_in_them():
     rng, recalls, declines = Random(2), 0, 0
     for held in (False, True):
         for situation in situations.situations(held):
-            told = ""
-            for message, reply in situation.turns(rng, held):
+            told, turns = situation.begin(rng, held)
+            assert bool(told) == bool(situation.system) and "$" not in SOME_PRICE.sub("", told)
+            for message, reply in turns:
                 assert "$" not in SOME_PRICE.sub("", message + reply) and message.isascii() and reply.endswith((".", "!", "?")), (message, reply)
                 told += "\n" + message
                 shown, under = marks.spans(reply)
@@ -276,21 +279,28 @@ def test_no_two_slots_of_a_situation_have_one_value():
 
 def test_articles_in_situations_fit_their_values():
     made = situations.read("$a = : orange\n$b = : pear\n> I have a $a and a $b\n< A $a and a $b.")
-    assert [(message, marks.strip(reply)) for message, reply in made.turns(Random(0))] == [("I have an orange and a pear", "An orange and a pear.")]
+    assert [(message, marks.strip(reply)) for message, reply in made.begin(Random(0))[1]] == [("I have an orange and a pear", "An orange and a pear.")]
 
 
 @pytest.mark.parametrize(("block", "wrong"), [
     ("$a = nothing\n> $a\n< $a.", "names no values"), ("> I am $a\n< Hello $a.", "no line says"), ("$a = name\n> hello\n< Hello $a.", "not told before"),
-    ("$a = name\n> I am $a | hello\n< Hello $a.", "not told before"), ("$a = name\n< I am $a", "out of place"),
+    ("$a = name\n> I am $a | hello\n< Hello $a.", "not told before"), ("* You are $a. | You help.\n$a = name\n> who are you\n< I am $a.", "not told before"), ("$a = name\n< I am $a", "out of place"),
 ])
 def test_a_situation_that_is_none_is_named(block, wrong):
     with pytest.raises(ValueError, match=wrong):
         situations.read(block)
 
 
+def test_a_situation_may_begin_with_a_system_message():
+    made = situations.read("* You are $a. | Your name is $a.\n$a = : Pip\n> who are you?\n< I am $a. | =self")
+    assert {made.begin(Random(n))[0] for n in range(9)} == {"You are Pip.", "Your name is Pip."}
+    assert {marks.strip(made.begin(Random(n))[1][0][1]) for n in range(20)} == {"I am Pip.", *chats.STOCK["self"]}
+
+
 def test_situations_and_chats_make_conversations():
     messages = drills.talked_over(1, 600)
-    assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2) and messages == drills.talked_over(1, 600)
+    said = [m["role"] for m in messages if m["role"] != "system"]
+    assert said == ["user", "assistant"] * (len(said) // 2) and messages == drills.talked_over(1, 600)
     assert any(marks.RECALLED in m["content"] for m in messages) and sum(len(m["content"]) for m in messages) > 1500
 
 
@@ -361,21 +371,22 @@ def test_counting_and_sums_are_right():
         down = "back" in asked or "down" in asked
         first, last = (ends[0], 1) if down else (1, ends[0]) if len(ends) == 1 else ends
         assert [int(n) for n in reply.rstrip(".").split(", ")] == list(range(first, last - 1, -1) if down else range(first, last + 1))
-        for _, reply in chores.sums(Random(seed)):
-            a, sign, b, result = re.fullmatch(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.", reply).groups()
-            assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result) <= 20
+        sums = [marks.strip(reply) for make in (chores.sums, chores.counted) for _, reply in make(Random(seed))]
+        for a, sign, b, result, counted in re.findall(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.(?: That makes (\d+) )?", " ".join(sums)):
+            assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result) <= 20 and counted in ("", result)
+        assert all(" is " in reply for reply in sums[:-2])
 
 
 def test_a_sum_goes_on_from_the_result_before_or_begins_anew():
     goes_on = begins = 0
     for seed in range(200):
-        turns = [(grammar.expand(Random(seed), asked), reply) for asked, reply in chores.sums(Random(seed))]
+        turns = [(grammar.expand(Random(seed), asked), marks.strip(reply)) for asked, reply in chores.sums(Random(seed))]
         for (_, before), (asked, reply) in zip(turns, turns[1:]):
             numbers = [n for n in re.findall(r"\w+", asked) if n.isdigit() or n in chores.NUMBERS]
             goes_on, begins = goes_on + (len(numbers) == 1), begins + (len(numbers) == 2)
             assert len(numbers) == 2 or reply.split(" ")[0] == before.rstrip(".").split(" ")[-1], (before, asked, reply)
         _, messages = talk_with(exchanges.running_sum, seed, before=())
-        assert len(messages) >= 4 and all(" is " in m["content"] for m in messages[1::2])
+        assert len(messages) >= 2 and all(" is " in m["content"] for m in messages[3::2]) and " is " in messages[-1]["content"]
     assert goes_on > 100 and begins > 50
 
 

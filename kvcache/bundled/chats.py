@@ -1,7 +1,8 @@
 """Short chats about everything and nothing, written one by one by language models, read from the lists in `chat_lists`: how a reply fits its turn.
 
 A chat in the lists is a block of lines, in turn `> message | the same in other words` and `< reply | another`; every reply fits every
-wording of the line before it. A last reply `=good` stands for a family of `STOCK`. One chat in ten is held out from training as a whole.
+wording of the line before it. A last reply `=good` stands for a family
+of `STOCK`. One chat in ten is held out from training as a whole.
 """
 
 import re
@@ -14,8 +15,19 @@ from .phrases import HELD_OUT_ONE_IN
 
 FOLDER = Path(__file__).parent / "chat_lists"
 MARKS = ("> ", "< ")
-STOCK_SHARE = 0.45  # of replies where a stock one fits: for a message unlike any learnt these few are the likeliest, and fit; replies about the thing alone came out as word salad
+STOCK_SHARE = 0.5  # of replies where a stock one fits: for a message unlike any learnt these few are the likeliest, and fit; replies about the thing alone came out as word salad
 STOCK = {
+    "greet": ("Hello! Nice to hear from you.",),
+    "bye": ("Goodbye, take care.", "See you soon."),
+    "thanks": ("You are welcome.",),
+    "kind": ("Thank you! You are kind too.",),
+    "complaint": ("I am sorry. I am only a small program.",),
+    "laugh": ("I am glad you liked it.",),
+    "proud": ("Congratulations!", "Well done! I am happy for you."),
+    "hope": ("I hope so.", "Let us hope for the best."),
+    "note": ("Okay, I will remember that.", "Got it."),
+    "sure": ("Of course. Go ahead.",),
+    "taste": ("I have no taste of my own, but I would like to hear about yours.",),
     "good": ("How nice! Tell me more about it.", "That sounds good."),
     "bad": ("I am sorry to hear that.", "That is a pity. I hope it gets better."),
     "plan": ("That sounds like a plan. I hope it goes well.", "I hope it goes well."),
@@ -52,10 +64,10 @@ def read(block: str) -> Chat:
 
 def chat(rng: Random, held: bool = False) -> list[tuple[str, str]]:
     """The turns of a chat: messages and replies."""
-    return [(rng.choice(messages), _reply(rng, replies)) for messages, replies in rng.choice(chats(held))]
+    return [(rng.choice(messages), reply(rng, replies)) for messages, replies in rng.choice(chats(held))]
 
 
-def _reply(rng: Random, replies: tuple[str, ...]) -> str:
+def reply(rng: Random, replies: tuple[str, ...]) -> str:
     """One of its own, or a stock one that fits."""
     *own, last = replies
     if not last.startswith("="):

@@ -6,9 +6,10 @@ Everything goes through fixed orders. A model of this size picks the likeliest n
 from random import Random
 
 from . import values
-from .marks import unguessable
+from .marks import reckoned, strip, unguessable
 
 NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+COUNTED = "apples eggs books coins pens cups chairs cookies tickets balls shirts plants pears cards stamps oranges socks keys letters boxes".split()
 LISTS: dict[str, list[str]] = {
     "fruits": "apples pears plums cherries grapes bananas oranges lemons berries melons figs peaches".split(),
     "vegetables": "potatoes beans tomatoes onions carrots peas cabbage corn mushrooms spinach".split(),
@@ -191,7 +192,7 @@ def total(rng: Random) -> tuple[str, str]:
     """A sum or a difference of numbers up to 10, or a double."""
     if rng.random() < 0.15:
         a = rng.randint(1, 10)
-        return f"{{what is|what's|how much is}} {{two times|twice|2 times}} {_numbered(a, rng)}", f"2 times {a} is {2 * a}."
+        return f"{{what is|what's|how much is}} {{two times|twice|2 times}} {_numbered(a, rng)}", f"2 times {a} is {reckoned(str(2 * a))}."
     return _sum(rng, "{what is|what's|how much is|calculate|can you work out|}")
 
 
@@ -205,14 +206,14 @@ def _sum(rng: Random, ask: str) -> tuple[str, str]:
 
 
 def _result(a: int, sign: str, b: int) -> str:
-    return f"{a} {sign} {b} is {a + b if sign == 'plus' else a - b}."
+    return f"{reckoned(str(a))} {sign} {b} is {reckoned(str(a + b if sign == 'plus' else a - b))}."
 
 
 def sums(rng: Random) -> list[tuple[str, str]]:
     """A sum and some more, which begin anew or go on from the result."""
     turns = [total(rng)]
     for _ in range(rng.choice((1, 1, 2, 3))):
-        result = int(turns[-1][1].rstrip(".").rsplit(" ", 1)[1])
+        result = int(strip(turns[-1][1]).rstrip(".").rsplit(" ", 1)[1])
         turns.append(_sum(rng, "{and|and what is|what about|now|and now|ok and}") if rng.random() < 0.35 else _further(rng, result))
     return turns
 
@@ -225,6 +226,20 @@ def _further(rng: Random, result: int) -> tuple[str, str]:
     ways = {"plus": f"{{{{|and |now |then }}add {n}{{| to that| to it}}|{{|and }}plus {n}|and {n} more|{{what is|how much is|and}} that plus {n}}}",
             "minus": f"{{{{|and |now |then }}take {n} {{away|off}}{{| from that}}|{{|and }}minus {n}|{{what is|how much is|and}} that minus {n}}}"}  # fmt: skip
     return ways[sign], _result(result, sign, b)
+
+
+def counted(rng: Random) -> list[tuple[str, str]]:
+    """Things of which there are more or fewer in the end: told, then asked for."""
+    what, sign = rng.choice(COUNTED), rng.choice(("plus", "plus", "minus"))
+    a = rng.randint(4, 10)
+    b = rng.randint(1, 10 if sign == "plus" else a - 2)
+    x, y = _numbered(a, rng), _numbered(b, rng)
+    then = {"plus": f"{{my {{friend|sister|mother|neighbour}} gives me {y} more|I {{buy|get|find}} {y} more|{y} more come|I add {y} more}}",
+            "minus": f"{{I {{lose|sell|use|break}} {y} of them|I give {y} {{away|to a friend|to my brother}}|my {{sister|brother|friend}} takes {y} of them}}"}[sign]  # fmt: skip
+    told = f"{{I have|I've got|there are|I had}} {x} {what}{{ and|, and then|, then| and then|. Then}} {then}"
+    asked = f"{{how many {{{what} |}}{{do I have|have I got|are there}}{{| now| in all| in the end}}|so how many{{| {what}}}{{| is that| now}}|how many {what} is that}}"
+    turns = [(told, f"{{Okay.|I see.|Okay, I will remember the {what}.}}"), (asked, f"{_result(a, sign, b)} That makes {reckoned(str(a + b if sign == 'plus' else a - b))} {what}.")]
+    return turns if rng.random() < 0.6 else [(f"{told}{{. | |, }}{asked}", turns[1][1])]
 
 
 def large(rng: Random) -> tuple[str, str]:

@@ -63,11 +63,13 @@ def tell_scene(talk: dialogues.Conversation) -> str:
 
 
 def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Situations and chats in turn, as a conversation with marks."""
+    """Situations and chats in turn, as a conversation with marks; one with a system message begins anew."""
     rng = Random(f"situations {seed} {length}")
     talk = dialogues.Conversation(rng, length)
     while talk.position < length:
-        turns = chats.chat(rng) if rng.random() < CHATS else rng.choice(situations.situations(False)).turns(rng)
+        system, turns = ("", chats.chat(rng)) if rng.random() < CHATS else rng.choice(situations.situations(False)).begin(rng)
+        if system:
+            talk.say("system", system)
         for turn in turns:
             talk.turn(*turn)
     return talk.messages

@@ -406,9 +406,9 @@ def do_chore(talk: Conversation) -> None:
     if roll < 0.4:
         user, reply = chore(talk)
         talk.turn(informal(rng, user)[0], reply)
-    elif roll < 0.5:
+    elif roll < 0.55:
         running_sum(talk)
-    elif roll < 0.75:
+    elif roll < 0.78:
         item_list(talk)
     else:
         told_piece(talk)
@@ -417,9 +417,9 @@ def do_chore(talk: Conversation) -> None:
 
 
 def running_sum(talk: Conversation) -> None:
-    """"What is 3 + 4", "now add 2"."""
-    for user, reply in chores.sums(talk.rng):
-        text = expand(talk.rng, user).strip()
+    """"What is 3 + 4", "now add 2"; or things counted."""
+    for user, reply in (chores.sums if talk.rng.random() < 0.65 else chores.counted)(talk.rng):
+        text, reply = expand(talk.rng, user).strip(), expand(talk.rng, reply)
         talk.chain.append(lambda message=finish(talk.rng, text, mark(text)), reply=reply: talk.turn(informal(talk.rng, message)[0], reply))
     talk.hasty = True
     talk.chain.pop(0)()

@@ -1,4 +1,4 @@
-"""Marks inside replies: which characters were recalled from earlier, which decide between an answer and a refusal, and which nobody could guess.
+"""Marks inside replies: which characters were recalled from earlier, which decide between an answer and a refusal or are the result of a sum, and which nobody could guess.
 
 They are control characters that no text contains; `strip` removes them, `spans` turns them into a class per character.
 """
@@ -19,6 +19,11 @@ def decisive(text: str, mark: str = DECISIVE) -> str:
     if len(words) < 3:
         return text
     return mark + " ".join(words[:2]) + CLOSE + " " + words[2] + value + rest
+
+
+def reckoned(text: str) -> str:
+    """Mark a number worked out: what a sum turns on."""
+    return DECISIVE + text + CLOSE
 
 
 def unguessable(text: str) -> str:

@@ -1,8 +1,8 @@
 """Situations: short conversations, written one by one by language models, whose values are drawn anew each time, read from the lists in `situation_lists`.
 
-Two boxes and whom they are for, a plan that changes, a question that leans on the one before it. A situation in the lists is a block: lines
-`$x = kind` or `$x = : value; value`, one for each slot, then a chat as in `chats`, with slots in its lines. What a reply has from a slot was
-told before. One situation in ten is held out from training as a whole.
+Two boxes and whom they are for, a plan that changes, a question that leans on the one before it. A situation in the lists is a block: a line
+`* system message | another wording` if it begins with one, lines `$x = kind` or `$x = : value; value`, one for each slot, then a chat as in
+`chats`, with slots in its lines. What a reply has from a slot was told before. One situation in ten is held out from training as a whole.
 """
 
 import re
@@ -18,17 +18,18 @@ from .marks import REFUSING, decisive, recalled
 from .phrases import HELD_OUT_ONE_IN
 
 FOLDER = Path(__file__).parent / "situation_lists"
-DECLINES = "You have not told me"
+DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
 UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
 SLOT = re.compile(r"(\b[aA] )?\$([a-z])\b")
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Where the value of each slot comes from (a kind of values, or a list of its own), and the turns."""
+    """Where the value of each slot comes from (a kind of values, or a list of its own), the turns, and wordings of a system message or none."""
 
     slots: dict[str, str | tuple[str, ...]]
     chat: chats.Chat
+    system: tuple[str, ...] = ()
 
     def draw(self, rng: Random, held: bool = False) -> dict[str, str]:
         """A value for each slot; no two are the same."""
@@ -40,12 +41,13 @@ class Situation:
                     drawn[slot] = value
         return drawn
 
-    def turns(self, rng: Random, held: bool = False) -> list[tuple[str, str]]:
-        """Messages and replies, these with marks."""
+    def begin(self, rng: Random, held: bool = False) -> tuple[str, list[tuple[str, str]]]:
+        """The system message ("" for none), and messages and replies, these with marks."""
         drawn, said = self.draw(rng, held), self.chat
         if said[-1][1][0].startswith(DECLINES) and rng.random() < UNASKED:
             said = said[:-1]
-        return [(fill(rng.choice(messages), drawn), marked(rng.choice(replies), drawn)) for messages, replies in said]
+        turns = [(fill(rng.choice(messages), drawn), marked(chats.reply(rng, replies), drawn)) for messages, replies in said]
+        return fill(rng.choice(self.system), drawn) if self.system else "", turns
 
 
 @cache
@@ -58,18 +60,20 @@ def situations(held: bool) -> tuple[Situation, ...]:
 def read(block: str) -> Situation:
     """A situation of its lines. Raises ValueError naming what is wrong with it."""
     lines = block.strip().split("\n")
+    system = tuple(part.strip() for part in lines.pop(0)[2:].split(" | ")) if lines[0].startswith("* ") else ()
     slots = [line for line in lines if line.startswith("$")]
     chat = chats.read("\n".join(lines[len(slots):]))
     named = {line[1]: _source(line) for line in slots}
+    first = set.intersection(*map(_in, system)) if system else set()
     for number, (messages, replies) in enumerate(chat):
-        told = set().union(*(_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(_in, messages)))
-        for slot in set().union(*map(_in, (*messages, *replies))):
+        told = first.union(*(_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(_in, messages)))
+        for slot in set().union(*map(_in, (*system, *messages, *replies))):
             if slot not in named:
                 raise ValueError(f"{messages[0]!r} or its reply has ${slot}, which no line says where to take from")
         unknown = set().union(*map(_in, replies)) - told
         if unknown:
             raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it")
-    return Situation(named, chat)
+    return Situation(named, chat, system)
 
 
 def _source(line: str) -> str | tuple[str, ...]:
