@@ -36,6 +36,7 @@ from kvcache.bundled import (
     muon,
     overlap,
     phrases,
+    records,
     scenes,
     separation,
     situations,
@@ -298,7 +299,89 @@ def test_a_situation_may_begin_with_a_system_message():
     assert {marks.strip(made.begin(Random(n))[1][0][1]) for n in range(20)} == {"I am Pip.", *chats.STOCK["self"]}
 
 
-def test_situations_and_chats_make_conversations():
+DISHES = """$a = name
+$b = : soup; cake; bread; rice; salad; wine; juice; plates
++ $a brings the $b | the $b comes from $a
+> who brings the $b? | whom do I ask for the $b
+< $a brings the $b.
+& and the $b?
+- You have not told me who brings the $b.
+> what does $a bring
+< $a brings the $b. | The $b.
+& and $a?
+- You have not told me what $a brings."""
+MOVED = DISHES + "\n! $a: the $b comes from $a now"
+
+
+def test_questions_about_records_are_answered_from_the_one_they_ask_about():
+    kind, answers, declines = records.read(DISHES), 0, 0
+    for seed in range(60):
+        table = records.Table(kind, Random(seed), lower=seed % 3 == 0)
+        for _ in range(3):
+            table.add(held=seed % 2 == 0)
+        beside = {}
+        for row in table.rows:
+            one, other = row["a"].lower(), row["b"].lower()
+            beside |= {one: other, other: one}
+        for message, reply in table.asked(held=seed % 2 == 0):
+            known = [value for value in beside if re.search(rf"\b{value}\b", message.lower())]
+            shown, under = marks.spans(reply)
+            recalled = "".join(c for c, mark in zip(shown, under) if mark == marks.RECALLED).lower()
+            if known:
+                assert [beside[value] for value in known] == [recalled], (message, reply)
+                answers += 1
+            else:
+                assert shown.startswith("You have not told me") and marks.REFUSING in reply
+                declines += 1
+    assert answers > 60 and declines > 4
+
+
+def test_a_record_that_changes_is_recalled_as_it_is_now():
+    for seed in range(20):
+        table = records.Table(records.read(MOVED), Random(seed))
+        table.add(held=False), table.add(held=False)
+        before = [dict(row) for row in table.rows]
+        (message, reply), (question, answer) = table.changed()
+        (now,) = [row for row in table.rows if row not in before]
+        assert message.lower().endswith(f"the {now['b']} comes from {now['a']} now".lower()) and reply in records.CHANGED
+        assert now["b"] in question and marks.recalled(now["a"]) in answer
+
+
+def test_the_lists_of_records_make_turns_that_recall_what_was_told():
+    rng, recalls = Random(5), 0
+    assert len(records.records(False)) > 100
+    for held in (False, True):
+        for kind in records.records(held):
+            table = records.Table(kind, rng)
+            for _ in range(4):
+                table.add(held)
+            turns = records.told(rng, [table])
+            for _ in range(6):
+                turns += table.asked(held)
+            turns += table.changed(held) if kind.changes else []
+            told = ""
+            for message, reply in turns:
+                told += "\n" + message.lower()
+                shown, under = marks.spans(reply)
+                values = [value for value in "".join(c if mark == marks.RECALLED else "\n" for c, mark in zip(shown, under)).lower().split("\n") if value]
+                assert "$" not in SOME_PRICE.sub("", message + reply) and reply.endswith((".", "!", "?")), (message, reply)
+                assert all(value in told for value in values), (told, shown)
+                recalls += bool(values)
+    assert recalls > 800
+
+
+@pytest.mark.parametrize(("old", "new", "wrong"), [
+    ("$a = name", "$a = nothing", "names no values"), ("+ $a brings the $b |", "+ $a brings it |", "should have every slot"), ("& and the $b?\n", "", "begins one with other lines"),
+    ("whom do I ask for the $b", "who brings it", "should know one"), ("- You have not told me who brings the $b.", "- Who brings $c?", "should have every slot"), ("< $a brings the $b. | The $b.", "< Wine.", "should know one"),
+    ("! $a: the", "! the", "should have every slot"),
+])
+def test_a_kind_of_records_that_is_none_is_named(old, new, wrong):
+    assert old in MOVED and records.read(MOVED)
+    with pytest.raises(ValueError, match=wrong):
+        records.read(MOVED.replace(old, new))
+
+
+def test_situations_chats_and_records_make_conversations():
     messages = drills.talked_over(1, 600)
     said = [m["role"] for m in messages if m["role"] != "system"]
     assert said == ["user", "assistant"] * (len(said) // 2) and messages == drills.talked_over(1, 600)

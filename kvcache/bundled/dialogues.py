@@ -20,7 +20,7 @@ NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1850  # tokens between a fact and its question
 BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
-NEVER_TOLD = 0.05, 0.13  # chance of a question about something never told: at the beginning, and how much is added by 800 tokens
+NEVER_TOLD = 0.05, 0.13  # chance of a question about something never told: at the beginning, and how much is added by 800 tokens; with 0.25 (and refusals weighing 1.2) a model declined twice as much of what it was told
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
@@ -317,9 +317,9 @@ class Conversation:
             exchanges.combined(self)
         elif roll < 0.32:
             exchanges.check(self)
-        elif roll < 0.40:
+        elif roll < 0.44:
             exchanges.do_chore(self)
-        elif roll < 0.50:
+        elif roll < 0.54:
             exchanges.chat(self)
         elif roll < 0.90 and room:
             self.tell_turn()

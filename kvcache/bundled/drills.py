@@ -5,11 +5,12 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 
 from random import Random
 
-from . import chats, dialogues, facts, situations, values
+from . import chats, dialogues, facts, records, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.22  # chance that a question about a scene is followed by one about something never told
-CHATS = 0.4  # share of chats among situations
+CHATS, RECORDS = 0.4, 0.25  # shares of chats and records among situations
+LATER = 0.1  # chance that the next thing is a question about records told before
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
@@ -63,12 +64,22 @@ def tell_scene(talk: dialogues.Conversation) -> str:
 
 
 def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Situations and chats in turn, as a conversation with marks; one with a system message begins anew."""
+    """Situations, chats and records in turn, as a conversation with marks; one with a system message begins anew."""
     rng = Random(f"situations {seed} {length}")
-    talk = dialogues.Conversation(rng, length)
+    talk, tables = dialogues.Conversation(rng, length), []
     while talk.position < length:
-        system, turns = ("", chats.chat(rng)) if rng.random() < CHATS else rng.choice(situations.situations(False)).begin(rng)
+        system, roll = "", rng.random()
+        if tables and rng.random() < LATER:
+            turns = rng.choice(tables).asked()
+        elif roll < CHATS:
+            turns = chats.chat(rng)
+        elif roll < CHATS + RECORDS:
+            turns, told = records.conversation(rng, without=[table.kind for table in tables])
+            tables += told
+        else:
+            system, turns = rng.choice(situations.situations(False)).begin(rng)
         if system:
+            tables.clear()
             talk.say("system", system)
         for turn in turns:
             talk.turn(*turn)

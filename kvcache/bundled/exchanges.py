@@ -403,12 +403,12 @@ def do_chore(talk: Conversation) -> None:
     """Count, add, say the days; or a list, a joke or a fact with more of it; at times what was said is asked again."""
     rng = talk.rng
     roll = rng.random()
-    if roll < 0.4:
+    if roll < 0.3:
         user, reply = chore(talk)
         talk.turn(informal(rng, user)[0], reply)
-    elif roll < 0.55:
+    elif roll < 0.6:
         running_sum(talk)
-    elif roll < 0.78:
+    elif roll < 0.8:
         item_list(talk)
     else:
         told_piece(talk)

@@ -1,4 +1,4 @@
-"""How near a hand-written set is to scenes and situations: rows whose telling and whose question one of those has nearly word for word, values aside."""
+"""How near a hand-written set is to scenes, situations and records: rows whose telling and whose question one of those has nearly word for word, values aside."""
 
 import re
 from collections import Counter, defaultdict
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 
+from .records import Record, records
 from .scenes import COMMON, Scene, scenes
 from .situations import Situation, situations
 
@@ -13,7 +14,7 @@ SHARE = 0.6  # of the content words of both sentences together that are in both
 
 
 def overlapping(pairs: Iterable[tuple[str, str, str]]) -> int:
-    """How many rows (told, asked, expected) share at least SHARE of their content words with a telling and with a question of one scene or situation."""
+    """How many rows (told, asked, expected) share at least SHARE of their content words with a telling and with a question of one scene, situation or kind of records."""
     return sum(_near(told, asked, expected) for told, asked, expected in pairs)
 
 
@@ -28,7 +29,7 @@ def _content(text: str) -> frozenset[str]:
 
 
 def _alike(words: frozenset[str], side: int) -> set[int]:
-    """Scenes and situations, by number, one of whose tellings (side 0) or questions (1) is alike."""
+    """Scenes and the like, by number, one of whose tellings (side 0) or questions (1) is alike."""
     lines, index = _lines(side)
     shared = Counter(line for word in words for line in index.get(word, ()))
     return {lines[line][0] for line, count in shared.items() if count >= SHARE * len(words | lines[line][1])}
@@ -44,10 +45,14 @@ def _parts_of_chat(situation: Situation) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(chain(*said[:-1])), tuple(chain(*said[1:]))
 
 
+def _parts_of_record(record: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return record.tells, tuple(chain(*(question.ways for question in record.questions)))
+
+
 @cache
 def _lines(side: int) -> tuple[list[tuple[int, frozenset[str]]], dict[str, list[int]]]:
-    """Every telling or question as (scene or situation, its content words), and where each word is."""
-    every = [part for held in (False, True) for part in (*map(_parts, scenes(held)), *map(_parts_of_chat, situations(held)))]
+    """Every telling or question as (scene or the like, its content words), and where each word is."""
+    every = [part for held in (False, True) for part in (*map(_parts, scenes(held)), *map(_parts_of_chat, situations(held)), *map(_parts_of_record, records(held)))]
     lines = [(number, _content(line)) for number, parts in enumerate(every) for line in parts[side]]
     index: dict[str, list[int]] = defaultdict(list)
     for line, (_, words) in enumerate(lines):

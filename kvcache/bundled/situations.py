@@ -63,27 +63,29 @@ def read(block: str) -> Situation:
     system = tuple(part.strip() for part in lines.pop(0)[2:].split(" | ")) if lines[0].startswith("* ") else ()
     slots = [line for line in lines if line.startswith("$")]
     chat = chats.read("\n".join(lines[len(slots):]))
-    named = {line[1]: _source(line) for line in slots}
-    first = set.intersection(*map(_in, system)) if system else set()
+    named = {line[1]: source(line) for line in slots}
+    first = set.intersection(*map(slots_in, system)) if system else set()
     for number, (messages, replies) in enumerate(chat):
-        told = first.union(*(_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(_in, messages)))
-        for slot in set().union(*map(_in, (*system, *messages, *replies))):
+        told = first.union(*(slots_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(slots_in, messages)))
+        for slot in set().union(*map(slots_in, (*system, *messages, *replies))):
             if slot not in named:
                 raise ValueError(f"{messages[0]!r} or its reply has ${slot}, which no line says where to take from")
-        unknown = set().union(*map(_in, replies)) - told
+        unknown = set().union(*map(slots_in, replies)) - told
         if unknown:
             raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it")
     return Situation(named, chat, system)
 
 
-def _source(line: str) -> str | tuple[str, ...]:
+def source(line: str) -> str | tuple[str, ...]:
+    """A kind of values, or values of its own: what a line `$x = ...` says."""
     found = re.fullmatch(r"\$([a-z]) = (?:: (.+)|(\w+))", line)
     if not found or found[3] and found[3] not in values.MAKERS:
         raise ValueError(f"{line!r} names no values: it should be '$x = kind' or '$x = : value; value', with a kind out of {', '.join(values.MAKERS)}")
     return found[3] or tuple(dict.fromkeys(value.strip() for value in found[2].split(";") if value.strip()))
 
 
-def _in(text: str) -> set[str]:
+def slots_in(text: str) -> set[str]:
+    """The slots of a text."""
     return {slot for _, slot in SLOT.findall(text)}
 
 
