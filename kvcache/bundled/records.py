@@ -9,7 +9,7 @@ lines each, and `! $x: words` if a record may change:
     & and the $b?                                        (after the same question about another record)
     - You have not told me who brings the $b.            (the known value was never told)
 
-Two to four records are drawn anew each time: without this a model of this size learnt which of two things a question in a list is about.
+Two to four records are drawn anew each time, and which one is asked for: in a situation the questions stand fixed, and can be learnt by heart.
 One kind in ten is held out from training as a whole.
 """
 
