@@ -336,6 +336,13 @@ def test_questions_about_records_are_answered_from_the_one_they_ask_about():
     assert answers > 60 and declines > 4
 
 
+def test_a_slot_of_records_with_too_few_values_is_named():
+    table = records.Table(records.read(DISHES.replace("; bread; rice; salad; wine; juice; plates", "")), Random(0))
+    table.add(held=False), table.add(held=False)
+    with pytest.raises(ValueError, match=r"\$b of records takes its values from \('soup', 'cake'\)"):
+        table.add(held=False)
+
+
 def test_a_record_that_changes_is_recalled_as_it_is_now():
     for seed in range(20):
         table = records.Table(records.read(MOVED), Random(seed))

@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -107,12 +106,16 @@ class Table:
     settled: bool = False  # one change is enough: there are only seven days
 
     def value(self, slot: str, held: bool) -> str:
-        """A value that no record has or had; a training one where few of its kind are held out and all of those are told."""
+        """A value that no record has or had; a training one where few of its kind are held out and all of those are told.
+
+        Raises ValueError where there is none: a slot needs some eight values.
+        """
         where = self.kind.slots[slot]
-        for attempt in count():
+        for attempt in range(10 * ATTEMPTS):
             value = values.make(self.rng, where, held if attempt < ATTEMPTS else None) if isinstance(where, str) else self.rng.choice(where)
             if value.lower() not in self.taken:
                 return value.lower() if self.lower else value
+        raise ValueError(f"${slot} of records takes its values from {where!r}, and all of those are told: give it eight or more")
 
     def put(self, row: Row, slot: str, held: bool) -> None:
         row[slot] = self.value(slot, held)
