@@ -20,7 +20,8 @@ NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1850  # tokens between a fact and its question
 BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
-NEVER_TOLD = 0.05, 0.13  # chance of a question about something never told: at the beginning, and how much is added by 800 tokens; with 0.25 (and refusals weighing 1.2) a model declined twice as much of what it was told
+NEVER_TOLD = 0.04, 0.2  # chance of a question about something never told: at the beginning, and after LONG tokens; with 0.05 and 0.3 of 800 (and refusals weighing 1.2) a model declined twice as much of what it was told
+LONG = 1200  # tokens
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
 NAME_ASSISTANT = ("{your name is|you are called|I'll call you|I will call you|you are|let me call you|from now on you are|from now on your name is|I name you|can I call you} $v",)
@@ -288,7 +289,11 @@ class Conversation:
         model declined what it had been told in other words, and knew it: made to answer, it said the right thing.
         """
         told = min(1, (len(self.facts) / 4) ** 1.6) if self.facts else 1
-        return told * (NEVER_TOLD[0] + NEVER_TOLD[1] * min(1, self.position / 800))
+        return told * self.grown(*NEVER_TOLD)
+
+    def grown(self, first: float, last: float) -> float:
+        """What lies between two chances: nearer to the last the more was said, for the more a model has heard the sooner it says something that was."""
+        return first + (last - first) * min(1, self.position / LONG)
 
     def go_on(self) -> None:
         """The next turn of the chain, or chat in between."""

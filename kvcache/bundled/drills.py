@@ -8,7 +8,7 @@ from random import Random
 from . import chats, dialogues, facts, records, situations, values
 from .marks import recalled
 
-NEVER_TOLD = 0.22  # chance that a question about a scene is followed by one about something never told
+NEVER_TOLD = 0.12, 0.3  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
 CHATS, RECORDS = 0.4, 0.25  # shares of chats and records among situations
 LATER = 0.1  # chance that the next thing is a question about records told before
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
@@ -49,7 +49,7 @@ def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
         told = [tell_scene(talk) for _ in range(rng.randint(2, max(3, min(16, length // 60))))]
         for slot in rng.sample(told, len(told)):
             talk.ask_turn(slot)
-            if rng.random() < NEVER_TOLD:
+            if rng.random() < talk.grown(*NEVER_TOLD):
                 talk.never_told_turn()
     return talk.messages
 
