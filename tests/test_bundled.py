@@ -40,6 +40,7 @@ from kvcache.bundled import (
     scenes,
     separation,
     situations,
+    sums,
     talks,
     train,
     values,
@@ -462,22 +463,62 @@ def test_counting_and_sums_are_right():
         down = "back" in asked or "down" in asked
         first, last = (ends[0], 1) if down else (1, ends[0]) if len(ends) == 1 else ends
         assert [int(n) for n in reply.rstrip(".").split(", ")] == list(range(first, last - 1, -1) if down else range(first, last + 1))
-        sums = [marks.strip(reply) for make in (chores.sums, chores.counted) for _, reply in make(Random(seed))]
-        for a, sign, b, result, counted in re.findall(r"(\d+) (plus|minus|times) (\d+) is (\d+)\.(?: That makes (\d+) )?", " ".join(sums)):
-            assert {"plus": int(a) + int(b), "minus": int(a) - int(b), "times": int(a) * int(b)}[sign] == int(result) <= 20 and counted in ("", result)
-        assert all(" is " in reply for reply in sums[:-2])
+
+
+def read_sums(text):
+    """Each sum of a reply as (a, sign, b, result)."""
+    return [(int(a), sign, int(b), int(result)) for a, sign, b, result in re.findall(r"(\d+) (plus|minus|times|divided by) (\d+) is (\d+)\.", text)]
+
+
+def test_sums_are_right_small_and_of_the_numbers_asked():
+    number = {word: n for n, word in enumerate(sums.NUMBERS)}
+    signs, found = set(), 0
+    for seed in range(600):
+        user, reply = sums.total(Random(seed))
+        ((a, sign, b, result),) = read_sums(marks.strip(reply))
+        asked = [number.get(word, int(word) if word.isdigit() else None) for word in re.findall("[a-z]+|[0-9]+", user.split("|}")[-1])]
+        asked = [2 if "twice" in user else None, *asked]
+        assert [n for n in asked if n is not None] == [a, b]
+        assert {"plus": a + b, "minus": a - b, "times": a * b, "divided by": a / max(b, 1)}[sign] == result
+        assert max(a, b) <= 20 and min(a, b, result) >= 0 if sign in ("plus", "minus") else b <= 10 and max(a, result) <= 100
+        signs.add(sign)
+        bigger, smaller = map(int, re.findall("[0-9]+", marks.strip(sums.more(Random(seed))[1])))
+        assert bigger > smaller
+        found += 1
+    assert found == 600 and signs == set(sums.SIGNS)
+
+
+def test_a_story_is_told_with_both_numbers_and_answered_with_its_sum():
+    number, kinds = {word: n for n, word in enumerate(sums.NUMBERS)}, set()
+    for seed in range(600):
+        turns = sums.story(Random(seed))
+        told = " ".join(grammar.expand(Random(seed), user) for user, _ in turns)
+        ((a, sign, b, result),) = read_sums(marks.strip(turns[-1][1]))
+        numbers = [number.get(word.lower(), int(word) if word.isdigit() else None) for word in re.findall(r"\w+", told.replace("in one box", "").replace("one ", ""))]
+        assert {a, b} <= set(numbers) and "$" not in told + turns[-1][1], told
+        assert min(a, b, result) >= 2 and int(re.findall("[0-9]+", turns[-1][1])[-1]) == result
+        kinds.add((sign, len(turns)))
+    assert len(kinds) == 2 * len(sums.STORIES)
+
+
+def test_a_row_of_sums_is_nothing_else():
+    messages = drills.reckoning(3, 2000)
+    replies = [marks.strip(m["content"]) for m in messages[1::2]]
+    assert messages == drills.reckoning(3, 2000) != drills.reckoning(4, 2000) and len(replies) > 50
+    assert all(read_sums(reply) or reply in (sums.LARGE, "Okay.", "I see.", "Got it.") or " is more than " in reply for reply in replies)
+    assert sum(reply == sums.LARGE for reply in replies) < len(replies) / 8
 
 
 def test_a_sum_goes_on_from_the_result_before_or_begins_anew():
     goes_on = begins = 0
     for seed in range(200):
-        turns = [(grammar.expand(Random(seed), asked), marks.strip(reply)) for asked, reply in chores.sums(Random(seed))]
+        turns = [(grammar.expand(Random(seed), asked), marks.strip(reply)) for asked, reply in sums.run(Random(seed))]
         for (_, before), (asked, reply) in zip(turns, turns[1:]):
-            numbers = [n for n in re.findall(r"\w+", asked) if n.isdigit() or n in chores.NUMBERS]
+            numbers = [n for n in re.findall("[a-z]+|[0-9]+", asked) if n.isdigit() or n in sums.NUMBERS]
             goes_on, begins = goes_on + (len(numbers) == 1), begins + (len(numbers) == 2)
             assert len(numbers) == 2 or reply.split(" ")[0] == before.rstrip(".").split(" ")[-1], (before, asked, reply)
         _, messages = talk_with(exchanges.running_sum, seed, before=())
-        assert len(messages) >= 2 and all(" is " in m["content"] for m in messages[3::2]) and " is " in messages[-1]["content"]
+        assert len(messages) >= 2 and (" is " in messages[-1]["content"] or marks.strip(messages[-1]["content"]) == sums.LARGE)
     assert goes_on > 100 and begins > 50
 
 

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer
 
 USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 1.05, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
-DRILLS = {128: 0.15, 256: 0.10, 512: 0.08, 1024: 0.05, 2048: 0.05}  # share of rows by length
+DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
+SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
 SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
 SITUATIONS = 0.35  # share of those that are situations and chats
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
@@ -40,9 +41,10 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
     rng, size = Random(seed), length + 1
     wanted = round((size + 40) * tokenizer.stretch(tok))
     if rng.random() < DRILLS.get(length, 0.05):
-        if rng.random() < 0.35:
+        roll = rng.random()
+        if roll < SEGMENTS:
             return drills.repeated_segment(rng, size, len(tok))
-        messages = drills.key_values(seed, wanted)
+        messages = drills.key_values(seed, wanted) if roll < SEGMENTS + KEYS else drills.reckoning(seed, wanted)
     elif (roll := rng.random()) < SCENES:
         messages = drills.told_and_asked(seed, wanted)
     elif roll < SCENES + SITUATIONS:

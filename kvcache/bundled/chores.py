@@ -6,10 +6,9 @@ Everything goes through fixed orders. A model of this size picks the likeliest n
 from random import Random
 
 from . import values
-from .marks import reckoned, strip, unguessable
+from .marks import unguessable
+from .sums import NUMBERS, large, more, numbered, total
 
-NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-COUNTED = "apples eggs books coins pens cups chairs cookies tickets balls shirts plants pears cards stamps oranges socks keys letters boxes".split()
 LISTS: dict[str, list[str]] = {
     "fruits": "apples pears plums cherries grapes bananas oranges lemons berries melons figs peaches".split(),
     "vegetables": "potatoes beans tomatoes onions carrots peas cabbage corn mushrooms spinach".split(),
@@ -134,10 +133,6 @@ def items(name: str, start: int, n: int) -> str:
     return joined([unguessable(chosen[0]), *chosen[1:]])
 
 
-def _numbered(n: int, rng: Random) -> str:
-    return NUMBERS[n] if n < len(NUMBERS) and rng.random() < 0.6 else str(n)
-
-
 def count(rng: Random) -> tuple[str, str]:
     """Count up, from somewhere, or down."""
     roll = rng.random()
@@ -150,7 +145,7 @@ def count(rng: Random) -> tuple[str, str]:
         start, end = rng.choice((3, 4, 5, 5, 6, 7, 8, 10, 10)), 1
         ask = "{count {backwards|down|back}|can you count {backwards|down}|please count {backwards|down}} from $s{| please| to one| to 1}"
     numbers = range(start, end + 1) if start < end else range(start, end - 1, -1)
-    return ask.replace("$s", _numbered(start, rng)).replace("$e", _numbered(end, rng)), ", ".join(map(str, numbers)) + "."
+    return ask.replace("$s", numbered(start, rng)).replace("$e", numbered(end, rng)), ", ".join(map(str, numbers)) + "."
 
 
 LETTERS = [chr(ord("A") + i) for i in range(26)]
@@ -162,7 +157,7 @@ def order(rng: Random) -> tuple[str, str]:
     kind = rng.choice((*_ORDERS, "number"))
     row = _ORDERS.get(kind) or [str(n) for n in range(31)]
     at, step, word = rng.randrange(1, len(row) - 1), *rng.choice(((1, "after"), (1, "after"), (-1, "before")))
-    shown = _numbered(at, rng) if kind == "number" else row[at]
+    shown = numbered(at, rng) if kind == "number" else row[at]
     ask = f"{{{{what|which}} {kind} {{comes|is}} {word} {shown}|what {{comes|is}} {word} {shown}|tell me {{what|the {kind} that}} comes {word} {shown}|{{do you know |}}which {kind} comes {word} {shown}}}"
     return ask, f"{word.capitalize()} {row[at]} comes {row[at + step]}." if word == "after" else f"{row[at + step]} comes before {row[at]}."
 
@@ -181,71 +176,11 @@ def rows(rng: Random) -> tuple[str, str]:
         n = rng.randint(3, 8)
         if rng.random() < 0.4:
             return "{say the alphabet|what is the alphabet|the alphabet please|can you say the alphabet|do you know the alphabet|tell me the alphabet|all letters please|the ABC please}", ", ".join(LETTERS) + "."
-        return f"{{what are|name|say|tell me|give me}} the first {_numbered(n, rng)} letters{{| of the alphabet}}", joined(LETTERS[:n]) + "."
+        return f"{{what are|name|say|tell me|give me}} the first {numbered(n, rng)} letters{{| of the alphabet}}", joined(LETTERS[:n]) + "."
     what, among, n = rng.choice((("days", "a week", 7), ("months", "a year", 12), ("seasons", "a year", 4), ("letters", "the alphabet", 26), ("hours", "a day", 24), ("minutes", "an hour", 60), ("legs", "a spider", 8), ("legs", "a dog", 4)))
     if what == "legs":
         return f"how many legs does {among} have", f"{among.capitalize()} has {n} legs."
     return f"{{how many {what} {{are|are there}} in {among}|how many {what} does {among} have}}", f"There are {n} {what} in {among}."
-
-
-def total(rng: Random) -> tuple[str, str]:
-    """A sum or a difference of numbers up to 10, or a double."""
-    if rng.random() < 0.15:
-        a = rng.randint(1, 10)
-        return f"{{what is|what's|how much is}} {{two times|twice|2 times}} {_numbered(a, rng)}", f"2 times {a} is {reckoned(str(2 * a))}."
-    return _sum(rng, "{what is|what's|how much is|calculate|can you work out|}")
-
-
-def _sum(rng: Random, ask: str) -> tuple[str, str]:
-    a, b = rng.randint(0, 10), rng.randint(0, 10)
-    sign = "plus" if a < b or rng.random() < 0.65 else "minus"
-    x, y = (NUMBERS[a], NUMBERS[b]) if rng.random() < 0.35 else (str(a), str(b))
-    tight = rng.random() < 0.15
-    mark = {"plus": "+" if tight else " {plus|+|and} ", "minus": "-" if tight else " {minus|-|take away} "}[sign]
-    return f"{ask} {x}{mark}{y}", _result(a, sign, b)
-
-
-def _result(a: int, sign: str, b: int) -> str:
-    return f"{reckoned(str(a))} {sign} {b} is {reckoned(str(a + b if sign == 'plus' else a - b))}."
-
-
-def sums(rng: Random) -> list[tuple[str, str]]:
-    """A sum and some more, which begin anew or go on from the result."""
-    turns = [total(rng)]
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        result = int(strip(turns[-1][1]).rstrip(".").rsplit(" ", 1)[1])
-        turns.append(_sum(rng, "{and|and what is|what about|now|and now|ok and}") if rng.random() < 0.35 else _further(rng, result))
-    return turns
-
-
-def _further(rng: Random, result: int) -> tuple[str, str]:
-    """Something added to a result or taken away from it, up to 20."""
-    sign = "plus" if result < 2 or result < 20 and rng.random() < 0.6 else "minus"
-    b = rng.randint(1, min(10, 20 - result if sign == "plus" else result))
-    n = _numbered(b, rng)
-    ways = {"plus": f"{{{{|and |now |then }}add {n}{{| to that| to it}}|{{|and }}plus {n}|and {n} more|{{what is|how much is|and}} that plus {n}}}",
-            "minus": f"{{{{|and |now |then }}take {n} {{away|off}}{{| from that}}|{{|and }}minus {n}|{{what is|how much is|and}} that minus {n}}}"}  # fmt: skip
-    return ways[sign], _result(result, sign, b)
-
-
-def counted(rng: Random) -> list[tuple[str, str]]:
-    """Things of which there are more or fewer in the end: told, then asked for."""
-    what, sign = rng.choice(COUNTED), rng.choice(("plus", "plus", "minus"))
-    a = rng.randint(4, 10)
-    b = rng.randint(1, 10 if sign == "plus" else a - 2)
-    x, y = _numbered(a, rng), _numbered(b, rng)
-    then = {"plus": f"{{my {{friend|sister|mother|neighbour}} gives me {y} more|I {{buy|get|find}} {y} more|{y} more come|I add {y} more}}",
-            "minus": f"{{I {{lose|sell|use|break}} {y} of them|I give {y} {{away|to a friend|to my brother}}|my {{sister|brother|friend}} takes {y} of them}}"}[sign]  # fmt: skip
-    told = f"{{I have|I've got|there are|I had}} {x} {what}{{ and|, and then|, then| and then|. Then}} {then}"
-    asked = f"{{how many {{{what} |}}{{do I have|have I got|are there}}{{| now| in all| in the end}}|so how many{{| {what}}}{{| is that| now}}|how many {what} is that}}"
-    turns = [(told, f"{{Okay.|I see.|Okay, I will remember the {what}.}}"), (asked, f"{_result(a, sign, b)} That makes {reckoned(str(a + b if sign == 'plus' else a - b))} {what}.")]
-    return turns if rng.random() < 0.6 else [(f"{told}{{. | |, }}{asked}", turns[1][1])]
-
-
-def large(rng: Random) -> tuple[str, str]:
-    """A sum that is too much for it."""
-    a, b = rng.randint(21, 999), rng.randint(11, 99)
-    return f"{{what is|what's|how much is|calculate|can you work out|}} {a} {{plus|+|minus|-|times|x|*|divided by|/}} {b}", "I can only do small sums."
 
 
 def first_letter(rng: Random) -> tuple[str, str]:
@@ -254,4 +189,4 @@ def first_letter(rng: Random) -> tuple[str, str]:
     return f"{{what letter does {word} start with|which letter does {word} begin with|what is the first letter of {word}}}", f"{word.capitalize()} starts with {word[0].upper()}."
 
 
-CHORES = (count, count, count, count, order, rows, total, total, large, first_letter)
+CHORES = (count, count, count, count, order, rows, total, total, more, large, first_letter)

@@ -1,11 +1,11 @@
-"""Drills: exercises mixed into the conversations. Copying, because recall emerges from it; and scenes, one after the other without talk in between.
+"""Drills: exercises mixed into the conversations. Copying, because recall emerges from it; sums; and scenes, one after the other without talk in between.
 
 Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 """
 
 from random import Random
 
-from . import chats, dialogues, facts, records, situations, values
+from . import chats, dialogues, exchanges, facts, records, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.12, 0.3  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
@@ -39,6 +39,16 @@ def key_values(seed: int | str, length: int) -> list[dict[str, str]]:
             messages += [{"role": "user", "content": key + rng.choice(("?", "", "?"))}, {"role": "assistant", "content": recalled(known[key]) + "."}]
         size = sum(len(m["content"]) / 3 + 3 for m in messages)
     return messages
+
+
+def reckoning(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Nothing but sums, as a conversation with marks."""
+    rng = Random(f"sums {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        for turn in exchanges.reckoned(rng):
+            talk.turn(*turn)
+    return talk.messages
 
 
 def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:

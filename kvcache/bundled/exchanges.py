@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from . import chats, checks, chores, corrections, glue, mentions, phrases, sentences, values
+from . import chats, checks, chores, corrections, glue, mentions, phrases, sentences, sums, values
 from .facts import Fact, ask, finish, informal, named, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
@@ -418,11 +418,19 @@ def do_chore(talk: Conversation) -> None:
 
 def running_sum(talk: Conversation) -> None:
     """"What is 3 + 4", "now add 2"; or things counted."""
-    for user, reply in (chores.sums if talk.rng.random() < 0.65 else chores.counted)(talk.rng):
-        text, reply = expand(talk.rng, user).strip(), expand(talk.rng, reply)
-        talk.chain.append(lambda message=finish(talk.rng, text, mark(text)), reply=reply: talk.turn(informal(talk.rng, message)[0], reply))
+    for turn in reckoned(talk.rng):
+        talk.chain.append(lambda turn=turn: talk.turn(*turn))
     talk.hasty = True
     talk.chain.pop(0)()
+
+
+def reckoned(rng: Random) -> list[tuple[str, str]]:
+    """Some sums as they are typed, and their answers."""
+    turns = []
+    for user, reply in sums.some(rng):
+        text = expand(rng, user).strip()
+        turns.append((informal(rng, finish(rng, text, mark(text)))[0], expand(rng, reply)))
+    return turns
 
 
 def item_list(talk: Conversation) -> None:
