@@ -1,7 +1,9 @@
 """Start the playground: `python app.py`, then open the address it prints."""
 import argparse
+import os
 
 import ui  # noqa: F401  (first: switches telemetry off before gradio is imported)
+from kvcache import models
 from ui import page, theme
 
 
@@ -14,8 +16,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def is_local(host: str | None) -> bool:
+    """Whether only this computer can reach a page that listens on `host`; Gradio's own default is so."""
+    return host in (None, "", "localhost", "::1") or host.startswith("127.")
+
+
 def main() -> None:
     given = arguments()
+    if given.model:
+        models.offer(given.model)
+    if given.share or not is_local(given.host or os.environ.get("GRADIO_SERVER_NAME")):
+        models.serve_strangers()
     options = theme.launch_options()
     page.build(given.model).launch(server_name=given.host, server_port=given.port, share=given.share, **options)
 

@@ -265,6 +265,17 @@ class Conversation:
         self._check_idle()
         self._renew_cache("the cache had been freed")
 
+    def detach(self) -> None:
+        """Let go of the cache and of the model too; only the messages and their ids stay, until `attach`."""
+        self._check_idle()
+        self.loaded, self.cache = None, None
+        self.cached_ids, self.heard_ids = [], []
+
+    def attach(self, loaded: LoadedModel) -> None:
+        """Go on after `detach`, on the same model loaded again; the next reply recomputes and says so."""
+        self.loaded = loaded
+        self._renew_cache("the cache had been freed")
+
     # -- checks, before anything changes
 
     def _check_idle(self) -> None:

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.utils import filter_repo_objects
+from safetensors import safe_open
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -138,18 +140,62 @@ def find_choice(model_id: str) -> ModelChoice:
     for choice in CHOICES:
         if choice.id == text:
             return choice
-    on_a_space = "SPACE_ID" in os.environ  # where folders are not the visitor's own
-    if text.startswith(_FOLDER_STARTS) or (not on_a_space and text and len(text) < 1024 and Path(text).is_dir()):
-        if on_a_space:
-            raise ModelError("Folders of this Space cannot be opened: pick a model from the list, or type a hub id.")
-        return ModelChoice(text, Path(text).expanduser().name or text, "local", "local folder")
+    if text.startswith(_FOLDER_STARTS):
+        if for_strangers():
+            raise ModelError("Folders of this server cannot be opened: pick a model from the list, or type a hub id.")
+        return ModelChoice(text, Path(text).name or text, "local", "local folder")
+    if not for_strangers() and text and _is_folder(text):
+        return ModelChoice(text, Path(text).name or text, "local", "local folder")
     if not _HUB_ID.fullmatch(text) or "--" in text or ".." in text or text.endswith((".git", ".ipynb")):
-        shown = text if len(text) <= 60 else text[:60] + "..."
         raise ModelError(
-            f"{shown!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct', or a folder that "
+            f"{_shortened(text)!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct', or a folder that "
             "starts with '/', './' or '~'."
         )
     return ModelChoice(text, text.split("/")[-1], "hub", "from the hub")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # too long, not to be read, a zero byte
+        return False
+
+
+def _folder_called(text: str) -> Path:
+    """The folder of that path. Raises ModelError where there is none, or none that may be opened."""
+    try:
+        folder = Path(text).expanduser()
+        if folder.is_dir():
+            os.listdir(folder)
+            return folder
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{_shortened(text)!r} cannot be opened ({_first_line(error)}): check the path, or pick a model from the list.") from error
+    raise ModelError(f"There is no folder {_shortened(text)!r}: check the path, or pick a model from the list.")
+
+
+_strangers = False
+
+
+def serve_strangers() -> None:
+    """Say that whoever picks models is not the owner of this computer: folders and private repositories stay shut from now on."""
+    global _strangers
+    _strangers = True
+
+
+def for_strangers() -> bool:
+    """Whether others than the owner pick models: after `serve_strangers`, and on a Space."""
+    return _strangers or "SPACE_ID" in os.environ
+
+
+def offer(model_id: str) -> None:
+    """List a model, and so leave it open to everybody. Raises ModelError as `find_choice` does."""
+    choice = find_choice(model_id)
+    if choice not in CHOICES:
+        CHOICES.insert(0, choice)
 
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
@@ -183,16 +229,24 @@ def _report(progress: Progress | None, fraction: float, text: str) -> None:
 def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     if choice.source == "hub":
         return _download(choice, device, dtype, progress)
-    if choice.source == "bundled":
-        folder = bundled.MODELS[choice.id]
-    else:
-        folder = Path(choice.id).expanduser()
-    if not folder.is_dir():
-        raise ModelError(f"There is no folder {choice.id!r}: check the path, or pick a model from the list.")
+    folder = bundled.MODELS[choice.id] if choice.source == "bundled" else _folder_called(choice.id)
     if not (folder / "config.json").is_file():
         raise ModelError(f"The folder {choice.id!r} has no config.json: point to a model in transformers' format.")
     _require_safetensors(choice, [path.name for path in folder.iterdir()])
+    _require_memory(choice, _weights_in(folder) * dtype.itemsize, device)
     return folder
+
+
+def _weights_in(folder: Path) -> int:
+    """How many numbers the weights are; 0 where a file can't be read, which who reads it all says better."""
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, "pt") as weights:
+                count += sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())
+        except Exception:
+            return 0
+    return count
 
 
 def _require_safetensors(choice: ModelChoice, names: list[str]) -> None:
@@ -216,6 +270,7 @@ def _download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pro
     _report(progress, 0.0, f"Looking for {choice.id}")
     folder = _on_disk(choice)
     if folder is not None:
+        _require_memory(choice, _weights_in(folder) * dtype.itemsize, device)
         return folder
     try:
         sizes = _within(ANSWER_WITHIN, lambda: _ask_hub(choice))
@@ -248,6 +303,8 @@ def _ask_hub(choice: ModelChoice) -> dict[str, int]:
     """File name -> bytes of what would be downloaded. Raises what huggingface_hub raises."""
     api = HfApi()
     info = api.model_info(choice.id, files_metadata=True, timeout=ANSWER_WITHIN)
+    if info.private and for_strangers():
+        raise ModelError(f"The hub has no public model {choice.id!r}: check the spelling.")
     if info.gated:
         api.auth_check(choice.id)
     files = {file.rfilename: file.size or 0 for file in info.siblings or []}
@@ -314,7 +371,10 @@ def _require_room(choice: ModelChoice, sizes: dict[str, int], device: torch.devi
             f"{choice.id} is a download of {whole / 1e9:.1f} GB and {free_disk / 1e9:.1f} GB of disk are free: "
             "free some space or pick a smaller model."
         )
-    needed = weights * (2 if dtype == torch.float32 else 1)  # nearly every hub model is stored in 16 bits
+    _require_memory(choice, weights * (2 if dtype == torch.float32 else 1), device)  # nearly every hub model is stored in 16 bits
+
+
+def _require_memory(choice: ModelChoice, needed: int, device: torch.device) -> None:
     free = _free_memory(device)
     if free is not None and needed > free:
         raise ModelError(

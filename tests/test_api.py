@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from started import started_page
+
+import app
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "The keeper counts the ships and remembers the code. "
@@ -55,6 +58,9 @@ def test_changing_the_cache_keeps_the_messages_and_says_so(client):
     ({"message": "a", "cache": "sink", "parameters": {"colour": "red"}}, "no parameter 'colour'"),
     ({"message": "a", "model": "no/such-model"}, "no/such-model"),
     ({"message": "a", "temperature": -1.0}, "temperature"),
+    ({"message": "a", "parameters": [1]}, r"parameters must be a dictionary such as .*, got \[1\]"),
+    ({"message": "a", "cache": ["sink"]}, r"cache must be a text, got \['sink'\]"),
+    ({"message": 5}, "message must be a text, got 5"),
 ])
 def test_bad_input_is_a_sentence_and_the_conversation_goes_on(client, bad, words):
     client.predict(WORDS, max_new_tokens=5, api_name="/chat")
@@ -78,6 +84,33 @@ def test_compare_answers_with_every_columns_figures(client):
 def test_a_comparison_that_can_not_be_is_a_sentence(client, caches, words):
     with pytest.raises(AppError, match=words):
         client.predict(["Hello"], caches, api_name="/compare")
+
+
+@pytest.mark.parametrize("messages, words", [("Hi", "messages must be a list of texts"), ([5], "each of messages must be a text"), ([], "messages is empty")])
+def test_messages_that_are_no_list_of_texts_are_said_so(client, messages, words):
+    with pytest.raises(AppError, match=words):
+        client.predict(messages, [{"cache": "dynamic"}, {"cache": "sink"}], api_name="/compare")
+
+
+def test_nobody_passes_by_the_queue_or_joins_a_conversation_without_a_session(server):
+    asked = urllib.request.Request(server[0] + "gradio_api/run/chat", json.dumps({"data": ["Hi", "", "dynamic", {}, "", 0, 20, 0]}).encode(),
+                                   {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked, timeout=20)
+    assert refused.value.code in (404, 500) and server[1].find("") is None
+
+
+def test_nothing_can_be_uploaded(server):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\n' + b"a" * 100_000 + b"\r\n--x--\r\n"
+    asked = urllib.request.Request(server[0] + "gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked, timeout=20)
+    assert refused.value.code == 413
+
+
+@pytest.mark.parametrize("host, local", [(None, True), ("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False), ("192.168.1.5", False)])
+def test_who_may_open_folders_follows_from_where_the_page_listens(host, local):
+    assert app.is_local(host) is local
 
 
 def test_the_catalog_lists_models_and_caches_with_their_parameters(client):

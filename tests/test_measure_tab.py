@@ -57,7 +57,7 @@ def test_stop_ends_the_run_and_keeps_what_there_is(tab):
     session = Session("a")
     frames = measure(tab, session, asked(tab, contexts=(64, 96, 128)))
     next(frames)
-    session.stop.set()
+    session.measure_box.stop.set()
     rest = list(frames)
     assert "Stopped" in rest[-1][tab.notice] and rest[-1][tab.run]["interactive"] and not session.busy
 
@@ -67,7 +67,7 @@ def test_leaving_the_page_stops_the_run(tab):
     frames = measure(tab, session, asked(tab, contexts=(64, 96, 128)))
     next(frames), next(frames)
     frames.close()
-    assert session.stop.is_set() and not session.busy
+    assert session.measure_box.stop.is_set() and not session.busy
 
 
 def test_what_breaks_gets_a_sentence(tab, monkeypatch):

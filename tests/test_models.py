@@ -82,6 +82,31 @@ def test_a_spaces_own_folders_are_not_its_visitors(monkeypatch, tmp_path):
     assert models.find_choice("kvcache").source == "hub"
 
 
+def test_strangers_open_no_folders_but_the_one_that_is_offered(monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "CHOICES", list(models.CHOICES))
+    monkeypatch.setattr(models, "_strangers", False)
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir(), other.mkdir()
+    models.offer(str(mine))
+    models.offer(str(mine))
+    models.serve_strangers()
+    assert models.find_choice(str(mine)) is models.CHOICES[0] and models.CHOICES[1].id != str(mine)
+    with pytest.raises(ModelError, match="Folders of this server cannot be opened"):
+        models.find_choice(str(other))
+
+
+@pytest.mark.parametrize("text", ["~nosuchuser/x", "/" + 300 * "a", "./\0"])
+def test_a_path_that_can_not_be_looked_up_is_said_so(text):
+    with pytest.raises(ModelError, match="(cannot be opened|no folder).* pick a model from the list"):
+        ModelStore().load(text)
+
+
+def test_a_folder_larger_than_the_memory_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(models, "_free_memory", lambda device: 1000)
+    with pytest.raises(ModelError, match="needs about .* and 0.0 GB are free"):
+        ModelStore().load(str(folder))
+
+
 # -------------------------------------------------------------------------------------------------------- from a folder
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import threading
+import weakref
 from functools import cache
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from kvcache.memory import LayerMemory, Snapshot
 from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, wanted_columns
-from ui.outbox import Outbox
+from ui.outbox import AGAIN, Outbox
 from ui.pump import batches
 from ui.state import Registry, Session, Settings
 
@@ -57,20 +58,24 @@ def snapshot(seen, layers=4, held=None, reserved=100):
     return Snapshot(seen, seen if held is None else held, (layer,) * layers, (seen,) * layers)
 
 
-def grown(*lengths, start=1):
+def grown(length):
+    """A history of one prefill, a token at a time."""
     history = History()
-    for seen in range(start, lengths[0] + 1):
-        history.add(snapshot(seen))
-    for length in lengths[1:]:
-        history.add(snapshot(length))
+    history.start_turn()
+    for seen in range(1, length + 1):
+        history.add(Prefill(seen, length, 0.1, snapshot(seen)))
     return history
+
+
+def picked(index, seen):
+    return Token(1, "a", index, 0.1, snapshot(seen))
 
 
 def say(session, text, wanted=None):
     """Send a message and take in every event; returns the stats of the reply."""
     session.prepare(wanted or session.settings or settings())
-    for event in session.conversation.send(text, session.stop):
-        session.history.add(event.snapshot)
+    for event in session.conversation.send(text, session.chat_box.stop):
+        session.history.add(event)
     return session.stats[-1]
 
 
@@ -155,13 +160,26 @@ def test_28_layers_keep_few_labels():
 
 def test_the_history_counts_tokens_processed_through_crops_and_recomputation():
     history = grown(10)
-    history.add(snapshot(4))  # cropped to nothing and 4 tokens fed
-    history.add(snapshot(6))
-    assert [point[:2] for point in history.points[-3:]] == [(10, 10), (14, 4), (16, 6)]
+    history.add(picked(0, 10))  # of what was read: nothing is fed for it
+    history.add(picked(1, 11))
+    history.start_turn()
+    history.add(Prefill(2, 2, 0.1, snapshot(9), reused=7))  # cropped to 7 and 2 tokens fed
+    history.add(picked(0, 9))
+    history.add(picked(1, 10))
+    history.start_turn()
+    history.add(Prefill(15, 15, 0.1, snapshot(15)))  # all of it computed again, and longer than before
+    assert [point[:2] for point in history.points[-5:]] == [(10, 10), (11, 11), (13, 9), (14, 10), (29, 15)]
+
+
+def test_the_history_figure_draws_bytes_in_use_and_what_is_reserved_beside_them():
+    history = grown(40)
+    drawn = {trace["name"]: trace["y"][-1] for trace in charts.history_figure(history, lambda tokens: 1000)["data"]}
+    assert drawn["this cache"] == charts.used_nbytes(snapshot(40)) and drawn["with reserved"] == snapshot(40).total
+    assert charts.compare_figure([("a", history)], lambda tokens: 0)["data"][0]["y"][-1] == drawn["this cache"]
 
 
 def test_a_long_history_is_thinned_and_keeps_its_ends_and_its_steps_down():
-    points = [(n, n if n < 900 else n - 800, 0, 0) for n in range(1, 2001)]
+    points = [(n, n if n < 900 else n - 800, 0, 0, 0) for n in range(1, 2001)]
     kept = charts.decimate(points)
     assert len(kept) <= charts.MAX_POINTS + 4
     assert kept[0] == points[0] and kept[-1] == points[-1]
@@ -297,11 +315,38 @@ def test_the_least_recently_used_cache_goes_first_and_comes_back_from_its_messag
 
 
 def test_a_busy_session_keeps_its_cache():
-    registry = Registry(budget=0)
+    registry = Registry()
     session = registry.get("a")
     say(session, WORDS)
+    registry.budget = 0
     session.busy = True
     assert registry.make_room() == [] and session.nbytes > 0
+    session.busy = False
+    assert registry.make_room(keep=session) == [] and session.nbytes > 0 and registry.make_room() == ["a"]
+
+
+def test_a_cache_that_takes_more_than_there_is_is_refused_before_it_is_filled():
+    session, large = Session("s", budget=1_000_000), settings("static", {"max_cache_len": 65_536})
+    with pytest.raises(ValueError, match="static would take .* MB at once, and 1 MB are kept .* smaller capacity"):
+        session.prepare(large)
+    session.prepare(settings("static"))
+    half = settings("static", {"max_cache_len": 512})
+    with pytest.raises(ValueError, match="static would take"):
+        compare_events.fresh(Session("s", budget=700_000), [half, half])
+
+
+def test_a_tab_that_went_lets_go_of_its_model_and_goes_on_where_it_was_when_it_comes_back():
+    registry = Registry()
+    session = registry.get("s")
+    say(session, WORDS)
+    ids, loaded = session.conversation.ids, weakref.ref(session.conversation.loaded)
+    session.comparison = SimpleNamespace(caches=[])
+    registry.leave("s")
+    assert session.conversation.loaded is None and loaded() is tiny() and session.nbytes == 0 and session.lost_comparison
+    assert len(view.chat_messages(registry.get("s"))) == 3
+    assert session.chat_box.take("and then"), "with a switch of its own"
+    stats = say(session, "and then")
+    assert stats.reused == 0 and "freed" in stats.note and session.conversation.ids[:len(ids)] == ids
 
 
 def test_a_closed_tab_stops_its_reply_and_frees_its_cache_and_its_messages_wait_a_while(monkeypatch):
@@ -309,7 +354,7 @@ def test_a_closed_tab_stops_its_reply_and_frees_its_cache_and_its_messages_wait_
     session = registry.get("gone")
     say(session, WORDS)
     registry.leave("gone")
-    assert session.stop.is_set() and session.nbytes == 0 and len(session.conversation.messages) == 2
+    assert session.chat_box.stop.is_set() and session.nbytes == 0 and len(session.conversation.messages) == 2
     registry.get("another")
     assert registry.get("gone") is session and not session.gone
     registry.leave("gone")
@@ -324,7 +369,7 @@ def test_a_tab_that_goes_while_it_computes_frees_its_cache_once_that_has_stopped
     say(session, WORDS)
     session.busy = True
     registry.leave("gone")
-    assert session.stop.is_set() and session.nbytes > 0
+    assert session.chat_box.stop.is_set() and session.nbytes > 0
     session.busy = False
     registry.make_room()
     assert session.nbytes == 0
@@ -343,12 +388,44 @@ def test_a_message_waits_for_its_turn_and_comes_back_before_what_was_typed_since
     assert box.into(" ") == "first"
 
 
+def test_every_job_has_its_own_switch_and_what_waits_is_given_back_when_all_must_end():
+    box = Outbox()
+    assert box.take("first")
+    first = box.stop
+    box.next(), box.done()
+    assert box.take("second") and box.stop is not first
+    assert box.settle() and box.stop.is_set() and not first.is_set() and not box.occupied and box.returned == "second"
+    assert box.take(AGAIN) and box.next() is AGAIN
+    threading.Timer(0.1, box.done).start()
+    assert box.settle() and box.returned == "second", "a button that was pressed has no text to give back"
+    box.take("third"), box.next()
+    assert not box.settle(patience=0.05)
+
+
+def test_a_stop_in_one_tab_leaves_the_others_alone(tab):
+    session = Session("s")
+    for box in session.boxes:
+        box.take("text")
+    session.compare_box.stop.set()
+    assert [box.stop.is_set() for box in session.boxes] == [False, True, False]
+    shown = list(events.in_turn(session.compare_box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice}))
+    assert "Taken back" in shown[0]["notice"] and session.compare_box.returned == "text" and not session.compare_box.occupied
+    assert list(events.in_turn(session.chat_box, lambda wanted: iter([wanted]), lambda notice: {})) == ["text"]
+
+
+def test_whoever_has_no_session_gets_none():
+    import gradio as gr
+    for request in (None, SimpleNamespace(session_hash=None), SimpleNamespace(session_hash="")):
+        with pytest.raises(gr.Error, match="session_hash"):
+            events.key_of(request)
+
+
 @pytest.mark.parametrize("text", ["Hi, I'm Ada; call me at 4:30 (please)!", "zwei Worte, \u00e4hnlich"])
 def test_plain_words_are_shown_as_they_are(text):
     assert view.user_message(text)["content"] == text
 
 
-@pytest.mark.parametrize("text", ["What does <section> do?", "x*y*z", "# title", "1. one", "- one", "a\n\nb", "  code", "[a](b)", "`x`", "a_b_", "1 < 2 & 3 > 2"])
+@pytest.mark.parametrize("text", ["What does <section> do?", "x*y*z", "# title", "1. one", "- one", "a\n\nb", "  code", "[a](b)", "`x`", "a_b_", "1 < 2 & 3 > 2", "---", "- - -"])
 def test_what_markdown_would_change_is_shown_as_it_was_typed(text):
     import html
     shown = view.user_message(text)["content"]
@@ -413,6 +490,17 @@ def test_regenerate_replaces_the_last_reply(tab):
     assert len(session.conversation.messages) == 4 and len(session.stats) == 2
 
 
+def test_what_breaks_before_the_reply_gives_the_text_back_too(tab, monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("no home")
+
+    session = Session("s")
+    monkeypatch.setattr(models, "load", broken)
+    frames = turn(tab, session, WORDS)
+    assert "RuntimeError: no home" in frames[0][tab.notice] and session.chat_box.returned == WORDS
+    assert frames[0][tab.message]["submit_btn"] == "Send"
+
+
 def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_back(tab, monkeypatch):
     session = Session("s")
     turn(tab, session, WORDS)
@@ -433,7 +521,7 @@ def test_stop_ends_the_reply_and_keeps_what_was_said(tab):
     frames = events.reply(tab, Registry(), session, wanted, lambda talk, stop: (WORDS, talk.send(WORDS, stop)), WORDS)
     next(frames)
     next(frames)
-    session.stop.set()
+    session.chat_box.stop.set()
     list(frames)
     assert 1 <= session.stats[0].generated < 400 and len(session.conversation.messages) == 2
 
@@ -442,8 +530,8 @@ def test_text_is_painted_by_time_not_by_token():
     session, written = Session("s"), view.Reply()
     session.prepare(settings())
     tokens = [Token(1, "a", n, 0.001 * n, snapshot(n + 1)) for n in range(200)]
-    assert len(list(events.paint_times(iter(tokens), written, session))) <= 3
-    assert written.text == "a" * 200 and session.history.points[-1][:2] == (200, 200)
+    assert len(list(events.paint_times(iter(tokens), written, session, threading.Event()))) <= 3
+    assert written.text == "a" * 200 and session.history.points[-1][:2] == (199, 200)
 
 
 def test_a_reply_says_that_it_waits_for_a_compiler_until_it_does_not():
@@ -533,6 +621,27 @@ def test_the_files_hold_the_run():
     assert [row["name"] for row in rows] == ["dynamic", "sink"]
     record = json.loads(json.dumps(comparison.record()))
     assert record["messages"] == [WORDS] and len(record["columns"][0]["replies"]) == 1
+
+
+@pytest.mark.parametrize("reply, finished, right", [
+    ("Your name is Ada.", True, True), ("your name is ADA", True, True), ("Your name is Adam.", True, False), ("You live in Canada.", True, False),
+    ("Your", False, None), ("Your name is Ada", False, None)])
+def test_a_reply_is_marked_right_by_whole_words_and_only_when_it_is_finished(reply, finished, right):
+    found = Turn("What is my name?", "Ada", [(1, reply)], stats=Stats(0, 0, 1, 0.1, 1.0, 1.0, 10), finished=finished)
+    assert found.remembered is right
+    words = compare_view._check_html(found)
+    assert ("kv-right" in words, "kv-wrong" in words) == (right is True, right is False)
+
+
+def test_a_thread_says_which_cache_has_answered():
+    comparison = compared(WORDS)
+    assert "Answered by <b>Sink" in compare_view.thread_html(comparison, comparison.columns[1])
+
+
+@pytest.mark.parametrize("before, words", [({}, ""), ({"comparison": object()}, "have changed"), ({"lost_comparison": True}, "had been freed")])
+def test_a_comparison_that_does_not_go_on_says_why(before, words):
+    session = Session("s", **before)
+    assert (words in compare_events.started_over(session)) and bool(words) is bool(compare_events.started_over(session))
 
 
 def test_a_stopped_comparison_starts_over():

@@ -1,14 +1,20 @@
 """The page without a browser: /chat, /compare and /catalog for gradio_client, one conversation per client."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import gradio as gr
 
 from kvcache import models
 from kvcache.catalog import ENTRIES
 
 from . import drift
-from .compare import Comparison, wanted_columns
+from .compare import wanted_columns
+from .compare_events import fresh
 from .events import MODEL_QUEUE, key_of
 from .forms import why_not
+from .outbox import AGAIN, Outbox
 from .state import Registry, Settings
 
 
@@ -34,45 +40,64 @@ def last_reply(session) -> dict:
             "stats": describe_stats(session.stats[-1]) if session.stats and session.stats[-1] else None}
 
 
+@contextmanager
+def occupied(box: Outbox) -> Iterator[threading.Event]:
+    """The box is this call's; yields the switch that stops it. Raises gr.Error where another call of the same client is running."""
+    if not box.take(AGAIN):
+        raise gr.Error("This client's last call is still running: wait for it.", print_exception=False)
+    box.next()
+    try:
+        yield box.stop
+    finally:
+        box.done()
+
+
+def require(name: str, value, kind: type, example: str) -> None:
+    """Raises gr.Error with name, value and what would work where a value came as something else."""
+    if not isinstance(value, kind):
+        raise gr.Error(f"{name} must be {example}, got {value!r:.80}", print_exception=False)
+
+
 def settings_from(model: str, cache: str, parameters: dict | None, system: str, **sampling) -> Settings:
+    for name, value in {"model": model, "cache": cache, "system": system}.items():
+        require(name, value or "", str, "a text")
+    require("parameters", parameters or {}, dict, 'a dictionary such as {"window_length": 128}')
     return Settings(model or models.DEFAULT, cache, parameters or {}, system, sampling)
 
 
 def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:
     """Send one message in the session of that key and wait for the whole reply. Raises gr.Error with a sentence."""
     session = registry.get(key)
-    session.stop.clear()
-    try:
-        changed = session.prepare(wanted)
-        events = session.conversation.send(message, session.stop)
-    except ValueError as error:
-        raise gr.Error(str(error), print_exception=False) from error
-    session.busy = True
-    try:
-        session.history.start_turn()
-        for event in events:
-            session.history.add(event.snapshot)
-    finally:
-        session.busy = False
-    registry.make_room()
+    with occupied(session.chat_box) as stop:
+        try:
+            changed = session.prepare(wanted)
+            events = session.conversation.send(message, stop)
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        session.busy = True
+        try:
+            session.history.start_turn()
+            for event in events:
+                session.history.add(event)
+        finally:
+            session.busy = False
+    registry.make_room(keep=session)
     return last_reply(session) | {"reason": event.reason, "changed": changed}
 
 
 def compare_caches(registry: Registry, key: str, messages: list[str], wanted: list[Settings]) -> dict:
     """Send every message to every cache, measure what differed, and return the run. Raises gr.Error with a sentence."""
     session = registry.get(key)
-    session.stop.clear()
-    try:
-        if not messages:
-            raise ValueError("messages is empty: give at least one")
-        comparison = Comparison(wanted)
-        for message in messages:
-            for _ in comparison.ask(message, session.stop):
-                pass
-            for _ in drift.measure(comparison, session.stop):
-                pass
-    except ValueError as error:
-        raise gr.Error(str(error), print_exception=False) from error
+    with occupied(session.compare_box) as stop:
+        try:
+            comparison = fresh(session, wanted)
+            for message in messages:
+                for _ in comparison.ask(message, stop):
+                    pass
+                for _ in drift.measure(comparison, stop):
+                    pass
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from error
     return comparison.record() | {"parting": comparison.parting}
 
 
@@ -82,19 +107,28 @@ def wire_api(registry: Registry) -> None:
     def chat(message: str, model: str = "", cache: str = "dynamic", parameters: dict = {}, system: str = "",  # noqa: B006
              temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
         """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
+        require("message", message, str, "a text")
         wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
         return answer(registry, key_of(request), message, wanted)
 
     def compare(messages: list[str], caches: list[dict], model: str = "", system: str = "", temperature: float = 0.0,
                 max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
         """Send the same messages, in order, to two to four caches: [{"cache": "sink", "parameters": {...}}, ...]."""
+        listed = 'a list such as [{"cache": "sink", "parameters": {"window_length": 128}}, {"cache": "dynamic"}]'
+        require("messages", messages, list, 'a list of texts such as ["My name is Ada.", "What is my name?"]')
+        require("caches", caches, list, listed)
+        if not messages:
+            raise gr.Error("messages is empty: give at least one", print_exception=False)
+        for message in messages:
+            require("each of messages", message, str, "a text")
+        for one in caches:
+            require("caches", one if isinstance(one, dict) and "cache" in one else caches, dict, listed)
+        sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
+        each = [settings_from(model, one["cache"], one.get("parameters"), system, **sampling) for one in caches]
         try:
-            chosen = [(one["cache"], one.get("parameters") or {}) for one in caches]
-            sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
-            wanted = wanted_columns(model or models.DEFAULT, system, sampling, chosen)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            sentence = str(error) if isinstance(error, ValueError) else 'caches must be a list such as [{"cache": "sink"}, {"cache": "dynamic"}]'
-            raise gr.Error(sentence, print_exception=False) from error
+            wanted = wanted_columns(model or models.DEFAULT, system, sampling, [(one.cache, one.parameters) for one in each])
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from error
         return compare_caches(registry, key_of(request), messages, wanted)
 
     def catalog(model: str = "") -> dict:
@@ -111,4 +145,4 @@ def wire_api(registry: Registry) -> None:
 
     gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
     gr.api(compare, api_name="compare", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
-    gr.api(catalog, api_name="catalog", concurrency_limit=None)
+    gr.api(catalog, api_name="catalog", concurrency_id="load", concurrency_limit=2)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvcache.engine import Prefill, Token
+
 KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
 RARE_KINDS = ("state",)  # in the legend only where a model has any
 COLUMN_COLOURS = ("var(--kv-keys)", "var(--kv-values)", "var(--kv-scales)", "var(--kv-residual)")
 MAX_POINTS = 200
+POINT = ("processed", "seen", "held", "used_nbytes", "nbytes")  # what is recorded after each token
 MAX_LABELLED_LAYERS = 12
 
 
@@ -95,8 +98,9 @@ class History:
 
     The x axis is tokens processed, not sequence length: a rewind shows as a step down, a recomputation as a climb.
     """
-    points: list[tuple[int, int, int, int]] = field(default_factory=lambda: [(0, 0, 0, 0)])  # (processed, seen, held, nbytes)
+    points: list[tuple[int, ...]] = field(default_factory=lambda: [(0,) * len(POINT)])
     turns: list[int] = field(default_factory=list)  # processed at the start of each turn
+    _read: int = 0  # tokens of this turn's prompt that were fed
 
     @property
     def processed(self) -> int:
@@ -104,14 +108,19 @@ class History:
 
     def start_turn(self) -> None:
         self.turns.append(self.processed)
+        self._read = 0
 
-    def add(self, snapshot) -> None:
-        """Record one snapshot; `seen` smaller than before means that the cache was cropped or rebuilt."""
-        before = self.points[-1][1]
-        new = snapshot.seen - before if snapshot.seen >= before else snapshot.seen
-        if new == 0:
+    def add(self, event) -> None:
+        """Record what the cache held at an event of the engine. A token is fed when the next one is picked."""
+        if isinstance(event, Prefill):
+            self._read = event.done
+        elif not isinstance(event, Token):
             return
-        self.points.append((self.processed + new, snapshot.seen, snapshot.held, snapshot.total))
+        fed = (self.turns[-1] if self.turns else 0) + self._read + (event.index if isinstance(event, Token) else 0)
+        if fed <= self.processed:
+            return
+        snapshot = event.snapshot
+        self.points.append((fed, snapshot.seen, snapshot.held, used_nbytes(snapshot), snapshot.total))
         if len(self.points) > 20 * MAX_POINTS:
             self.points = decimate(self.points, 10 * MAX_POINTS)
 
@@ -142,10 +151,12 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
                    capacity: int | None = None) -> dict:
     """Bytes above, length below, over tokens processed. `dynamic_nbytes(seen)` is what a DynamicCache would hold, 0 where none suits the model."""
     points = decimate(history.points)
-    x, seen, held, nbytes = (list(column) for column in zip(*points))
+    x, seen, held, used, nbytes = (list(column) for column in zip(*points))
+    reserved = [_line("with reserved", x, nbytes, "var(--kv-reserved)", unit="B")] if nbytes != used else []
     data = [
+        *reserved,
         *_would_hold(x, seen, dynamic_nbytes),
-        _line("this cache", x, nbytes, "var(--kv-keys)", unit="B", fill=True),
+        _line("this cache", x, used, "var(--kv-keys)", unit="B", fill=True),
         _line("tokens seen", x, seen, "var(--kv-text-soft)", axis="y2", dash="dot"),
         _line("tokens held", x, held, "var(--kv-values)", axis="y2"),
     ]
@@ -214,7 +225,7 @@ def _history_layout(shapes: list[dict], notes: list[dict]) -> dict:
 # -- several caches ----------------------------------------------------------------------------------------------
 
 def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Callable[[int], int]) -> dict:
-    """Bytes over tokens processed, one line per column, and the dashed DynamicCache for scale."""
+    """Bytes in use over tokens processed, one line per column, and the dashed DynamicCache for scale."""
     data = []
     longest: list[tuple] = []
     for (label, history), colour in zip(columns, COLUMN_COLOURS):

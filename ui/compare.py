@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvcache import catalog, models
+from kvcache.bundled.evaluate import contains
 from kvcache.conversation import Conversation
 from kvcache.engine import Compiling, Done, Stats, Token
 from kvcache.measure import first_divergence
 from kvcache.memory import Snapshot, heard_by, take_snapshot
 
-from .charts import History, decimate, used_nbytes
+from .charts import POINT, History, decimate, used_nbytes
 from .state import Settings, sampling_of
 from .view import dynamic_nbytes
 
@@ -26,6 +27,7 @@ class Turn:
     all_ids: list[int] = field(default_factory=list)  # the conversation's ids when the reply was over
     heard_ids: list[int] = field(default_factory=list)  # what the encoder, where there is one, had read
     stats: Stats | None = None
+    finished: bool = False  # by the model itself: neither stopped nor cut off
     waiting_for: str = "reading"  # what is done before the first token
 
     @property
@@ -38,7 +40,8 @@ class Turn:
 
     @property
     def remembered(self) -> bool | None:
-        return self.expects.lower() in self.text.lower() if self.expects and self.stats else None
+        """Whether the reply has the expected words; None where there is nothing to check, or the reply was not finished."""
+        return contains(self.text, self.expects) if self.expects and self.finished else None
 
 
 @dataclass
@@ -60,12 +63,12 @@ class Column:
         """Take in one event of the engine."""
         turn = self.turns[-1]
         self.snapshot = event.snapshot
-        self.history.add(event.snapshot)
+        self.history.add(event)
         turn.waiting_for = event.text if isinstance(event, Compiling) else "reading"
         if isinstance(event, Token):
             turn.tokens.append((event.id, event.text))
         elif isinstance(event, Done):
-            turn.stats = event.stats
+            turn.stats, turn.finished = event.stats, event.reason == "eos"
             turn.all_ids, turn.heard_ids = self.conversation.ids, self.conversation.heard_ids
             if event.text and turn.tokens:
                 last, piece = turn.tokens[-1]
@@ -192,7 +195,7 @@ class Comparison:
         first = self.wanted[0]
         columns = [row | {
             "replies": [turn.text for turn in column.turns], "reply_ids": [turn.ids for turn in column.turns],
-            "history": [dict(zip(("processed", "seen", "held", "nbytes"), point)) for point in decimate(column.history.points)],
+            "history": [dict(zip(POINT, point)) for point in decimate(column.history.points)],
         } for row, column in zip(self.rows(), self.columns)]
         return {"model": self.loaded.id, "system": first.system, "sampling": dict(first.sampling), "messages": self.users,
                 "columns": columns}

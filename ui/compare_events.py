@@ -1,6 +1,7 @@
 """The Compare tab's wiring: run a message or the guided demo through every column, then measure what differed."""
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,10 +9,23 @@ import gradio as gr
 
 from . import compare_view, drift, fragments, layout
 from .compare import Comparison, wanted_columns
-from .events import CHART_SECONDS, MODEL_QUEUE, PAINT_SECONDS, give_back_after, in_turn, key_of, loaded_or_none, read_settings
+from .events import (
+    CHART_SECONDS,
+    FETCH,
+    MODEL_QUEUE,
+    PAINT_SECONDS,
+    give_back_after,
+    in_turn,
+    key_of,
+    loaded_or_none,
+    read_settings,
+    reason,
+    stops,
+)
 from .layout import ChatTab, CompareTab
+from .outbox import AGAIN
 from .pump import batches
-from .state import Registry, Session
+from .state import Registry, Session, require_room
 
 DEMO = (
     ("Hi, my name is Ada and the red box opens with 7-3-1.", ""),
@@ -60,35 +74,54 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
 
     `typed` is the message to give back if it is refused; `said` stands above the columns.
     """
-    session.stop.clear()
+    stop = session.compare_box.stop
     try:
         again = same_run(session.comparison, wanted) and not afresh
-        comparison = session.comparison if again else Comparison(wanted)
-        replies = comparison.ask(messages[0][0], session.stop, messages[0][1])
-    except ValueError as error:
-        session.compare_box.returned = typed
-        yield {tab.notice: fragments.notice(str(error), "error"), tab.message: AT_REST}
+        comparison = session.comparison if again else fresh(session, wanted)
+        replies = comparison.ask(messages[0][0], stop, messages[0][1])
+    except Exception as error:
+        session.compare_box.give_back(typed)
+        yield {tab.notice: fragments.notice(reason(error), "error"), tab.message: AT_REST}
         return
-    note = alike_words(comparison) if again or session.comparison is None or afresh else "Started over: the caches or their settings have changed."
-    session.comparison, session.busy = comparison, True
+    note = alike_words(comparison) if again or afresh else started_over(session) or alike_words(comparison)
+    session.comparison, session.lost_comparison, session.busy = comparison, False, True
     yield {tab.notice: fragments.notice(said or note, "info"), tab.message: layout.STOP_BUTTON,
-           tab.table: compare_view.table_html(comparison)}
+           tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
     try:
         for n, (text, expects) in enumerate(messages):
-            replies = replies if n == 0 else comparison.ask(text, session.stop, expects)
-            yield from _paint(tab, session, comparison, replies)
+            replies = replies if n == 0 else comparison.ask(text, stop, expects)
+            yield from _paint(tab, stop, comparison, replies)
             if comparison.broken:
                 break
-            yield from _drift(tab, comparison, session, said)
+            yield from _drift(tab, comparison, stop, said)
     except Exception as error:
         session.comparison = None
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
     finally:
         session.busy = False
-        registry.make_room()
+        registry.make_room(keep=session)
     if session.comparison and session.comparison.broken:
         yield _results(tab, comparison)
     yield {tab.message: AT_REST}
+
+
+def fresh(session: Session, wanted: list) -> Comparison:
+    """A new comparison. Raises ValueError on a misfit, and where its caches, of which each has a second one, take more than there is."""
+    comparison = Comparison(wanted)
+    require_room([*wanted, *wanted], comparison.loaded, session.budget)
+    return comparison
+
+
+def started_over(session: Session) -> str:
+    """Why the message does not go on from the comparison before, if there was one."""
+    if session.lost_comparison:
+        return "Started over: the caches of the comparison before had been freed."
+    return "Started over: the model, the caches, their settings or the sampling have changed." if session.comparison else ""
+
+
+def _nothing_yet(tab: CompareTab) -> dict:
+    """What a new comparison has not shown yet must not stand there from the one before."""
+    return {tab.divergence: "", tab.downloads: ""} | {column.thread: "" for column in tab.columns}
 
 
 def alike_words(comparison: Comparison) -> str:
@@ -97,19 +130,19 @@ def alike_words(comparison: Comparison) -> str:
     return sentence if comparison.alike else ""
 
 
-def _drift(tab: CompareTab, comparison: Comparison, session: Session, said: str) -> Iterator[dict]:
+def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, said: str) -> Iterator[dict]:
     painted = time.perf_counter()
-    for done in drift.measure(comparison, session.stop):
+    for done in drift.measure(comparison, stop):
         if time.perf_counter() - painted >= CHART_SECONDS:
             painted = time.perf_counter()
-            yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "info")}
+            yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "progress")}
     yield _results(tab, comparison, said)
 
 
-def _paint(tab: CompareTab, session: Session, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
+def _paint(tab: CompareTab, stop: threading.Event, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
     charted = time.perf_counter()
     yield _threads(tab, comparison)
-    for _ in batches(replies, session.stop, PAINT_SECONDS):
+    for _ in batches(replies, stop, PAINT_SECONDS):
         charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield _threads(tab, comparison) | ({tab.chart: compare_view.chart_value(comparison)} if charts_too else {})
         charted = time.perf_counter() if charts_too else charted
@@ -142,43 +175,48 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         try:
             wanted = read_columns(chat, tab, values)
         except ValueError as error:
-            session.compare_box.returned = typed
+            session.compare_box.give_back(typed)
             yield {tab.notice: fragments.notice(str(error), "error"), tab.message: AT_REST}
             return
         yield from run(tab, registry, session, wanted, messages, afresh, typed, said)
 
     def accept(text, request: gr.Request):
         session = registry.get(key_of(request))
-        if not session.compare_box.take(text):
-            return gr.skip()
-        session.stop.clear()
-        return {tab.message: layout.STOP_BUTTON | {"value": ""}}
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}} if session.compare_box.take(text) else gr.skip()
+
+    def accept_demo(request: gr.Request):
+        return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).compare_box.take(AGAIN) else gr.skip()
+
+    def fetch(values):
+        loaded_or_none(values[chat.model])
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
-        yield from in_turn(session, session.compare_box, lambda text: begin(values, session, [(text, "")], False, text),
+        yield from in_turn(session.compare_box, lambda wanted: answer(values, session, wanted),
                            lambda notice: {tab.notice: notice, tab.message: AT_REST})
 
-    def demo(values, request: gr.Request):
+    def answer(values, session, wanted):
+        return demo(values, session) if wanted is AGAIN else begin(values, session, [(wanted, "")], False, wanted)
+
+    def demo(values, session):
         text, messages = demo_for(loaded_or_none(values[chat.model]))
         values, said = (values | {chat.system: text}, f"The demo's text, which the encoder reads: {text}") if text else (values, "")
-        yield from begin(values, registry.get(key_of(request)), messages, True, said=said)
+        return begin(values, session, messages, True, said=said)
 
     def restart(request: gr.Request):
-        registry.get(key_of(request)).comparison = None
+        session = registry.get(key_of(request))
+        if not session.compare_box.settle():
+            return {tab.notice: fragments.notice("The caches have not stopped yet: press Start over again in a moment.", "error")}
+        session.comparison, session.lost_comparison = None, False
         empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
-        return {tab.notice: "", tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
+        return {tab.notice: "", tab.message: AT_REST, tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
 
-    def stop(request: gr.Request):
-        session = registry.find(key_of(request))
-        if session:
-            session.stop.set()
-
-    sent = tab.message.submit(accept, tab.message, tab.message, **quick).then(send, inputs, painted, **compute)
-    give_back_after(sent, tab.message, registry, lambda session: session.compare_box)
-    tab.demo.click(demo, inputs, painted, **compute)
-    tab.restart.click(restart, None, painted, **compute)
-    tab.message.stop(stop, None, None, **quick)
+    for taken in (tab.message.submit(accept, tab.message, tab.message, **quick), tab.demo.click(accept_demo, None, tab.message, **quick)):
+        answered = taken.then(fetch, {chat.model}, None, **FETCH).then(send, inputs, painted, **compute)
+        give_back_after(answered, tab.message, registry, lambda session: session.compare_box)
+    restarted = tab.restart.click(restart, None, painted, **quick)
+    give_back_after(restarted, tab.message, registry, lambda session: session.compare_box)
+    tab.message.stop(stops(registry, lambda session: session.compare_box), None, None, **quick)
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
                     [column.box for column in tab.columns], **quick)
     for column in tab.columns:

@@ -26,7 +26,7 @@ def thread_html(comparison: Comparison, column: Column) -> str:
     """One column's conversation; from the first token that differs from the first column's, a reply is marked."""
     parted = comparison.divergence(column)
     turns = "".join(_turn_html(turn, _mark_from(n, parted, turn, comparison)) for n, turn in enumerate(column.turns))
-    return f'<div class="kv-thread">{turns}</div>'
+    return f'<div class="kv-thread"><p class="kv-quiet">Answered by <b>{escape(column.label)}</b></p>{turns}</div>'
 
 
 def _mark_from(n: int, parted: tuple[int, int] | None, turn: Turn, comparison: Comparison) -> int | None:
@@ -61,8 +61,8 @@ def _check_html(turn: Turn) -> str:
     if turn.remembered is None:
         return ""
     if turn.remembered:
-        return f'<p class="kv-check kv-right">✓ remembers {escape(turn.expects)}</p>'
-    return f'<p class="kv-check kv-wrong">✗ has lost {escape(turn.expects)}</p>'
+        return f'<p class="kv-check kv-right">✓ says {escape(turn.expects)}</p>'
+    return f'<p class="kv-check kv-wrong">✗ does not say {escape(turn.expects)}</p>'
 
 
 # -- table -------------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
 
 def chart_value(comparison: Comparison) -> str:
     figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, heard_by(comparison.columns[0].conversation.cache)))
-    sizes = ", ".join(f"{column.label} {human_bytes(column.snapshot.total)}" for column in comparison.columns if column.snapshot)
-    return fragments.chart_value(figure, f"Bytes at the end: {sizes}.")
+    sizes = ", ".join(f"{column.label} {human_bytes(charts.used_nbytes(column.snapshot))}" for column in comparison.columns if column.snapshot)
+    return fragments.chart_value(figure, f"Bytes in use at the end: {sizes}.")
 
 
 def csv_text(comparison: Comparison) -> str:

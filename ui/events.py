@@ -1,6 +1,7 @@
 """The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,11 +16,12 @@ from kvcache.memory import take_snapshot
 from . import fates, fragments, layout, view
 from .forms import CacheForm
 from .layout import ChatTab
-from .outbox import Outbox
+from .outbox import AGAIN, Outbox
 from .pump import batches
 from .state import Registry, Session, Settings
 
 MODEL_QUEUE = "model"  # every event that computes stands in this one queue
+FETCH = {"concurrency_id": "fetch", "concurrency_limit": 8, "show_progress": "hidden", "api_visibility": "private"}
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
@@ -31,7 +33,10 @@ def read_settings(tab: ChatTab, values: Mapping) -> Settings:
 
 
 def key_of(request: gr.Request | None) -> str:
-    return (request.session_hash if request else None) or ""
+    """The key of the tab or client that asks. Raises gr.Error where there is none: nobody shares a conversation with strangers."""
+    if request is None or not request.session_hash:
+        raise gr.Error("A request needs a session_hash: use the page, gradio_client, or the calls under /gradio_api/call.", print_exception=False)
+    return request.session_hash
 
 
 # -- one reply ---------------------------------------------------------------------------------------------------
@@ -42,40 +47,45 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
 
     `ask(conversation, stop)` starts the reply. `typed` is the message to give back if it is refused; `note` is said above the box.
     """
-    session.stop.clear()
+    stop = session.chat_box.stop
     try:
         changed = session.prepare(wanted) or note
-        earlier, user, events = _start(session, ask)
-    except ValueError as error:
-        session.chat_box.returned = typed
-        yield refused(tab, str(error)) | _at_rest(tab, session)
+        earlier, user, events = _start(session, ask, stop)
+    except Exception as error:
+        session.chat_box.give_back(typed)
+        yield refused(tab, reason(error)) | _at_rest(tab, session)
         return
     session.busy = True
     try:
         yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: fragments.notice(changed, "info"),
                tab.message: layout.STOP_BUTTON}
         written = view.Reply()
-        for charts_too in paint_times(events, written, session):
+        for charts_too in paint_times(events, written, session, stop):
             frame = {tab.chatbot: earlier + written.messages(user)}
             yield frame | (_charts(tab, session, written) if charts_too else {})
     except Exception as error:
-        session.chat_box.returned = typed
+        session.chat_box.give_back(typed)
         yield refused(tab, f"The reply broke off: {error}") | _at_rest(tab, session)
         return
     finally:
         session.busy = False
-        registry.make_room()
+        registry.make_room(keep=session)
     sentence = view.ending(written, again=ask is again) or changed
     if written.reason == "stopped" and not written.stats.generated:
-        session.chat_box.returned = typed
+        session.chat_box.give_back(typed)
     yield {tab.notice: fragments.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
-def _start(session: Session, ask: Callable) -> tuple[list[dict], str, Iterator]:
+def reason(error: Exception) -> str:
+    """Why something could not begin: our own errors say it in a sentence."""
+    return str(error) if isinstance(error, ValueError) else f"That did not begin: {type(error).__name__}: {error}"
+
+
+def _start(session: Session, ask: Callable, stop: threading.Event) -> tuple[list[dict], str, Iterator]:
     """(messages before the reply, the user's message, the engine's events); ValueError where it is refused."""
     before = session.conversation.messages
     shown = view.chat_messages(session)
-    user, events = ask(session.conversation, session.stop)
+    user, events = ask(session.conversation, stop)
     session.history.start_turn()
     is_again = bool(before) and before[-2]["content"] == user and ask is again
     return (shown[:_last_user(shown)] if is_again else shown), user, events
@@ -85,13 +95,13 @@ def _last_user(shown: list[dict]) -> int:
     return max(n for n, message in enumerate(shown) if message["role"] == "user")
 
 
-def paint_times(events: Iterator, written: view.Reply, session: Session) -> Iterator[bool]:
+def paint_times(events: Iterator, written: view.Reply, session: Session, stop: threading.Event) -> Iterator[bool]:
     """Take in events as they come; yield when it is time to paint, True when the charts are due as well."""
     charted = time.perf_counter()
-    for batch in batches(with_fates(events, session), session.stop, PAINT_SECONDS):
+    for batch in batches(with_fates(events, session), stop, PAINT_SECONDS):
         for event, ribbon in batch:
             written.add(event)
-            session.history.add(event.snapshot)
+            session.history.add(event)
             written.fates = ribbon or written.fates
         charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield charts_too
@@ -125,19 +135,29 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
-def in_turn(session: Session, box: Outbox, answer: Callable[[str], Iterator[dict]], taken_back: Callable[[str], dict]) -> Iterator[dict]:
-    """Answer the message whose turn it is. One that was stopped while it waited is given back, with `taken_back(sentence)`."""
-    text = box.next()
-    if text is None:
+def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict]) -> Iterator[dict]:
+    """Answer what has its turn. A message that was stopped while it waited is given back, with `taken_back(sentence)`."""
+    wanted = box.next()
+    if wanted is None:
         return
     try:
-        if session.stop.is_set():
-            box.returned = text
+        if box.stop.is_set():
+            box.give_back(wanted)
             yield taken_back(fragments.notice("Taken back before its turn came.", "info"))
         else:
-            yield from answer(text)
+            yield from answer(wanted)
     finally:
         box.done()
+
+
+def stops(registry: Registry, box_of: Callable[[Session], Outbox]) -> Callable:
+    """A handler that stops what waits or runs in one tab."""
+    def stop(request: gr.Request):
+        session = registry.find(key_of(request))
+        if session:
+            box_of(session).stop.set()
+
+    return stop
 
 
 def give_back_after(event, widget: gr.Textbox, registry: Registry, box_of: Callable[[Session], Outbox]) -> None:
@@ -180,26 +200,37 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         lost = shown and not session.holds_messages
         if not session.chat_box.take(text, LOST if lost else ""):
             return gr.skip()
-        session.stop.clear()
         waiting = [view.user_message(text)] if text.strip() else []
         return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting}
 
+    def accept_example(shown, picked: gr.SelectData, request: gr.Request):
+        taken = accept(picked.value["text"], shown, request)
+        if tab.message in taken:
+            taken[tab.message] = layout.STOP_BUTTON  # what is being typed stays
+        return taken
+
+    def accept_again(request: gr.Request):
+        return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).chat_box.take(AGAIN) else gr.skip()
+
+    def fetch(values):
+        """Read a model that isn't in memory before the turn comes: nobody else waits for a download."""
+        loaded_or_none(values[tab.model])
+
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
-        yield from in_turn(session, session.chat_box, lambda text: answer(values, session, text, session.chat_box.note),
+        yield from in_turn(session.chat_box, lambda wanted: answer(values, session, wanted),
                            lambda notice: {tab.notice: notice, **_at_rest(tab, session)})
 
-    def answer(values, session, text, note=""):
-        return reply(tab, registry, session, read_settings(tab, values), lambda talk, stop: (text, talk.send(text, stop)), text, note)
-
-    def example(values, picked: gr.SelectData, request: gr.Request):
-        yield from answer(values, registry.get(key_of(request)), picked.value["text"])
-
-    def regenerate(values, request: gr.Request):
-        yield from reply(tab, registry, registry.get(key_of(request)), read_settings(tab, values), again)
+    def answer(values, session, wanted):
+        if wanted is AGAIN:
+            return reply(tab, registry, session, read_settings(tab, values), again)
+        ask = lambda talk, stop: (wanted, talk.send(wanted, stop))  # noqa: E731
+        return reply(tab, registry, session, read_settings(tab, values), ask, wanted, session.chat_box.note)
 
     def undo(request: gr.Request):
         session = registry.get(key_of(request))
+        if session.chat_box.occupied:
+            return refused(tab, "A reply is being written: press Stop, then Undo.")
         try:
             text = session.conversation.undo() if session.conversation else ""
         except ValueError as error:
@@ -212,28 +243,28 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
-        if session.conversation:
+        if not session.chat_box.settle():
+            return refused(tab, "The reply has not stopped yet: press Clear again in a moment.")
+        if session.conversation and session.conversation.loaded:
             session.conversation.clear()
+        else:
+            session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.fates: fates.ribbon_html([]), **_empty_charts(tab, session)}
-
-    def stop(request: gr.Request):
-        session = registry.find(key_of(request))
-        if session:
-            session.stop.set()
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, tab.fates: fates.ribbon_html([]), **_empty_charts(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))
 
     settings = tab.settings
-    sent = tab.message.submit(accept, [tab.message, tab.chatbot], [tab.message, tab.chatbot], **quick).then(send, settings, painted, **compute)
-    picked = tab.chatbot.example_select(example, settings, painted, **compute)
-    undone = tab.undo.click(undo, None, painted, **compute)
-    for event in (sent, picked, undone):
+    taken = (tab.message.submit(accept, [tab.message, tab.chatbot], [tab.message, tab.chatbot], **quick),
+             tab.chatbot.example_select(accept_example, tab.chatbot, [tab.message, tab.chatbot], **quick),
+             tab.regenerate.click(accept_again, None, tab.message, **quick))
+    answered = [event.then(fetch, {tab.model}, None, **FETCH).then(send, settings, painted, **compute) for event in taken]
+    undone = tab.undo.click(undo, None, painted, **quick)
+    cleared = tab.clear.click(clear, None, painted, **quick)
+    for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
-    tab.regenerate.click(regenerate, settings, painted, **compute)
-    tab.clear.click(clear, None, painted, **compute)
-    tab.message.stop(stop, None, None, **quick)
+    tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
     wire_setup(tab, header, registry, page, forms)
     page.unload(gone)
 

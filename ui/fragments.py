@@ -58,5 +58,6 @@ def prediction_table(label: str, rows: Sequence[tuple[str, int | None, int]]) ->
 
 
 def notice(sentence: str, kind: str = "warning") -> str:
-    """A sentence in the page, read out when it appears; empty clears it. kind: "warning", "error" or "info"."""
-    return f'<p class="kv-{kind}" role="alert">{escape(sentence)}</p>' if sentence else ""
+    """A sentence in the page; empty clears it. kind: "warning" and "error" are read out at once, "info" in its turn, "progress" not."""
+    role = {"info": ' role="status"', "progress": ""}.get(kind, ' role="alert"')
+    return f'<p class="kv-{"info" if kind == "progress" else kind}"{role}>{escape(sentence)}</p>' if sentence else ""

@@ -209,8 +209,8 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
             gr.HTML("<h2>At the first diverging token</h2>")
             divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
         with gr.Column(elem_classes="kv-card", min_width=280, scale=2):
-            gr.HTML("<h2>Bytes over tokens</h2>")
-            plot = chart("kv-compare-chart", "Lines: bytes held by each cache over tokens processed")
+            gr.HTML("<h2>Bytes in use over tokens</h2>")
+            plot = chart("kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
     return CompareTab(columns, count, message, demo, restart, notice, table, divergence, plot, downloads)
 
 
@@ -281,7 +281,7 @@ def learn_tab(lead: str, cards: str, recall: str | None, recall_of_models: str) 
     if recall:
         with gr.Column(elem_classes="kv-card", elem_id="kv-recall"):
             gr.HTML('<h2>What is remembered</h2><p class="kv-quiet">Measured on the bundled model: the same questions, about things told that many tokens '
-                    "earlier, answered with each cache. The model alone misses some; what a cache adds to that is the space below the full cache's line.</p>")
+                    "earlier, answered with each cache. The full cache's line is what the model itself remembers; how far another line lies below it is what that cache forgets.</p>")
             chart("kv-recall-chart", "Lines: share of questions answered right over tokens since the telling, one line per cache", recall)
     with gr.Column(elem_classes="kv-card", elem_id="kv-recall-models"):
         gr.HTML('<h2>What each model remembers</h2><p class="kv-quiet">The bundled models, each with the full cache made for it. Windows in every layer forget; '

@@ -36,7 +36,7 @@ def cards_html(entries: Mapping[str, Any]) -> str:
 
 def card_html(entry) -> str:
     """One cache: what it is for, what it keeps, what can be set, what it can do, where it comes from."""
-    loss = "Forgets or rounds: replies can differ from the full cache." if entry.lossy else "Exact: replies equal the full cache's."
+    loss = "Forgets or rounds: replies can differ from the full cache." if entry.lossy else "Exact: replies are those of the model run without a cache."
     reason = entry.unavailable()
     parts = [
         f"<h3>{escape(entry.title)}</h3>", f"<p>{escape(entry.summary)}</p>",

@@ -1,6 +1,7 @@
 """The Measure tab's wiring: run the benchmark of kvcache.speed at sizes that a visitor can wait for."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 
 import gradio as gr
@@ -11,8 +12,9 @@ from kvcache.speed.contenders import CONTENDERS, REFERENCE
 from kvcache.speed.results import Report
 
 from . import fragments, layout, measure_view
-from .events import MODEL_QUEUE, key_of
+from .events import MODEL_QUEUE, in_turn, key_of, stops
 from .layout import MeasureTab
+from .outbox import AGAIN
 from .pump import batches
 from .state import Registry, Session
 
@@ -50,29 +52,29 @@ def read_plan(tab: MeasureTab, values: Mapping) -> speed.Plan:
 
 def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict]:
     """Run and paint: the bar twice a second, table and charts after each context."""
-    session.stop.clear()
+    stop = session.measure_box.stop
     try:
         plan = read_plan(tab, values)
-        events = speed.run(plan, session.stop.is_set)
+        events = speed.run(plan, stop.is_set)
     except ValueError as error:
-        yield {tab.notice: fragments.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error")}
+        yield {tab.notice: fragments.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error"), **_buttons_at_rest(tab)}
         return
     report = Report(settings={"rounds": plan.rounds})
     session.busy = True
-    sentence = ""
+    notice = ""
     try:
-        yield {tab.notice: "", tab.run: gr.update(interactive=False), tab.stop: gr.update(visible=True), tab.downloads: ""}
-        yield from _paint(tab, session, report, events)
-        sentence = "Stopped: what was measured by then stands below." if session.stop.is_set() else ""
+        yield {tab.notice: "", tab.downloads: "", **_buttons_at_work(tab)}
+        yield from _paint(tab, stop, report, events)
+        notice = fragments.notice("Stopped: what was measured by then stands below.", "info") if stop.is_set() else ""
     except Exception as error:
-        sentence = f"The measurement broke off: {error}"
+        notice = fragments.notice(f"The measurement broke off: {error}", "error")
     finally:
         session.busy = False
-    yield {tab.notice: fragments.notice(sentence, "info"), tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report)}
+    yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report)}
 
 
-def _paint(tab: MeasureTab, session: Session, report: Report, events: Iterator) -> Iterator[dict]:
-    for batch in batches(events, session.stop, PAINT_SECONDS):
+def _paint(tab: MeasureTab, stop: threading.Event, report: Report, events: Iterator) -> Iterator[dict]:
+    for batch in batches(events, stop, PAINT_SECONDS):
         before = len(report.rows)
         for event in batch:
             report.add(event)
@@ -88,6 +90,10 @@ def _results(tab: MeasureTab, report: Report) -> dict:
             tab.time: measure_view.time_chart(report.rows), tab.size: measure_view.size_chart(report.rows)}
 
 
+def _buttons_at_work(tab: MeasureTab) -> dict:
+    return {tab.run: gr.update(interactive=False), tab.stop: gr.update(visible=True)}
+
+
 def _buttons_at_rest(tab: MeasureTab) -> dict:
     return {tab.run: gr.update(interactive=True), tab.stop: gr.update(visible=False)}
 
@@ -98,13 +104,14 @@ def wire_measure(tab: MeasureTab, registry: Registry) -> None:
     compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.progress],
                "api_visibility": "private"}
 
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+    def accept(request: gr.Request):
+        return _buttons_at_work(tab) if registry.get(key_of(request)).measure_box.take(AGAIN) else gr.skip()
+
     def start(values, request: gr.Request):
-        yield from measure(tab, registry.get(key_of(request)), values)
+        session = registry.get(key_of(request))
+        yield from in_turn(session.measure_box, lambda _: measure(tab, session, values), lambda notice: {tab.notice: notice, **_buttons_at_rest(tab)})
 
-    def stop(request: gr.Request):
-        session = registry.find(key_of(request))
-        if session:
-            session.stop.set()
-
-    tab.run.click(start, tab.inputs, painted, **compute)
-    tab.stop.click(stop, None, None, queue=False, show_progress="hidden", api_visibility="private")
+    tab.run.click(accept, None, [tab.run, tab.stop], **quick).then(start, tab.inputs, painted, **compute)
+    tab.stop.click(stops(registry, lambda session: session.measure_box), None, None, **quick)

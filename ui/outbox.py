@@ -1,32 +1,60 @@
 """A message on its way: taken out of its box at once, so that what is typed meanwhile stays, and given back where it can't be sent."""
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
+AGAIN = object()  # what waits in place of a text where a button was pressed
+
+
 
 class Outbox:
-    """One box's message that waits for its turn or is being answered, and the one to be given back."""
+    """One tab's job: what waits for its turn or is being answered, the switch that stops it, and the message to be given back."""
 
     def __init__(self) -> None:
-        self.waiting: str | None = None
+        self.waiting: Any = None  # a text, or AGAIN
         self.note = ""  # to be said with its answer
         self.answering = False
         self.returned = ""
+        self.stop = threading.Event()  # of this job; the next one has its own
 
-    def take(self, text: str, note: str = "") -> bool:
-        """Have the text wait for its turn; False where another one does, or is being answered."""
-        if self.waiting is not None or self.answering:
+    @property
+    def occupied(self) -> bool:
+        """Is something waiting, or being answered?"""
+        return self.waiting is not None or self.answering
+
+    def take(self, wanted: Any, note: str = "") -> bool:
+        """Have it wait for its turn; False where something else does, or is being answered."""
+        if self.occupied:
             return False
-        self.waiting, self.note = text, note
+        self.waiting, self.note, self.stop = wanted, note, threading.Event()
         return True
 
-    def next(self) -> str | None:
-        """The text whose turn it is, or None. `done` when it is answered."""
-        text, self.waiting = self.waiting, None
-        self.answering = text is not None
-        return text
+    def next(self) -> Any:
+        """What has its turn, or None. `done` when it is answered."""
+        wanted, self.waiting = self.waiting, None
+        self.answering = wanted is not None
+        return wanted
 
     def done(self) -> None:
         """Another one may be taken."""
-        self.waiting, self.answering = None, False
+        self.answering = False
+
+    def give_back(self, wanted: Any) -> None:
+        """Put a text aside, to be typed into its widget again."""
+        if isinstance(wanted, str):
+            self.returned = wanted
+
+    def settle(self, patience: float = 10.0) -> bool:
+        """Take back what waits and stop what is being answered; False where that has not ended within `patience` seconds."""
+        self.stop.set()
+        wanted, self.waiting = self.waiting, None
+        self.give_back(wanted)
+        end = time.monotonic() + patience
+        while self.answering and time.monotonic() < end:
+            time.sleep(0.02)
+        return not self.answering
 
     def into(self, draft: str) -> str | None:
         """What the box is to hold now: what is given back, before what was typed since; None to leave it."""

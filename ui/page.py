@@ -25,7 +25,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
     registry = Registry() if registry is None else registry  # an empty one is false
     model = model or models.DEFAULT
     listed = [(choice.label, choice.id) for choice in models.CHOICES]
-    with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False) as page:
+    with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         header = layout.header()
         with gr.Tabs(elem_id="kv-tabs"):
             with gr.Tab("Chat"):
@@ -42,6 +42,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
         wire_api(registry)
+    page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page
 

@@ -19,6 +19,7 @@ STYLES = {
 
 
 COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of the models that are here, in order
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")  # beside the colours, which not everybody tells apart
 
 
 def figure(measured: Mapping) -> dict:
@@ -35,11 +36,13 @@ def figure(measured: Mapping) -> dict:
 
 def _line(row: Mapping) -> dict:
     colour, width, dash = next((style for start, style in STYLES.items() if row["label"].startswith(start)), ("var(--kv-text)", 1.5, "solid"))
+    symbol = "circle"
     if row["label"] in bundled.MODELS:
-        colour, width = f"var(--kv-{COLOURS[list(bundled.MODELS).index(row['label'])]})", 2
+        place = list(bundled.MODELS).index(row["label"])
+        colour, width, symbol = f"var(--kv-{COLOURS[place]})", 2, SYMBOLS[place]
     return {
         "type": "scatter", "mode": "lines+markers", "name": row["label"], "x": [int(d) for d in row["recalled"]], "y": list(row["recalled"].values()),
-        "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4},
+        "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4 if symbol == "circle" else 9, "symbol": symbol},
         "hovertemplate": f"{row['label']}, %{{x:,}} tokens: %{{y:.0%}}<extra></extra>",
     }
 

@@ -3,19 +3,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvcache import models
+import psutil
+
+from kvcache import catalog, models
 from kvcache.conversation import Conversation, chats
 from kvcache.engine import Sampling
 from kvcache.memory import take_snapshot
 
-from .charts import History
+from .charts import History, human_bytes
 from .outbox import Outbox
 
-MEMORY_BUDGET = 2_000_000_000  # bytes of cache kept for all sessions together
+MEMORY_BUDGET = max(2_000_000_000, psutil.virtual_memory().total // 4)  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
 KEPT_SECONDS = 3600  # that the messages of a tab stay after it went: it may only have lost its connection
 
@@ -37,31 +39,41 @@ class Settings:
 
 @dataclass
 class Session:
-    """One person's conversation, its chart history, the switch that stops it, and a comparison if one was run."""
+    """One person's conversation and its chart history, a comparison if one was run, and what waits or runs in each tab."""
     key: str
+    budget: int = MEMORY_BUDGET
     conversation: Conversation | None = None
     settings: Settings | None = None
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
-    stop: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
     last_used: float = field(default_factory=time.monotonic)
     comparison: Any = None
+    lost_comparison: bool = False  # freed since it was run
     showing: str = ""  # the model that the page shows
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
+    measure_box: Outbox = field(default_factory=Outbox)
     gone: bool = False
+
+    @property
+    def boxes(self) -> tuple[Outbox, ...]:
+        """One for each tab that computes."""
+        return self.chat_box, self.compare_box, self.measure_box
 
     def prepare(self, wanted: Settings) -> str:
         """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".
 
         Raises ModelError or ValueError with a sentence, and then nothing has changed.
         """
+        if self.conversation and self.conversation.loaded is None and self.settings.model == wanted.model:
+            self.conversation.attach(models.load(wanted.model))
         if self.settings and self.conversation and self.settings.same_conversation(wanted):
             self.conversation.sampling = sampling_of(wanted)
             self.settings = wanted
             return ""
         loaded = models.load(wanted.model)
+        require_room([wanted], loaded, self.budget)
         messages = self.conversation.messages if self.conversation else []
         stats = self.stats
         conversation = self._on_new_cache(loaded, wanted, messages)
@@ -103,20 +115,39 @@ class Session:
     @property
     def nbytes(self) -> int:
         """Bytes of every cache this session holds."""
-        caches = [self.conversation.cache] if self.conversation else []
+        caches = [self.conversation.cache] if self.conversation and self.conversation.loaded else []
         caches += self.comparison.caches if self.comparison else []
         return sum(take_snapshot(cache).total for cache in caches)
 
     def release(self) -> None:
-        """Free the caches; messages stay, and the next reply computes their tokens again and says so."""
-        if self.conversation:
-            self.conversation.release()
+        """Free the caches, and let go of the model where the tab has gone; messages stay, and the next reply computes their tokens again and says so."""
+        if self.conversation and self.conversation.loaded:
+            self.conversation.detach() if self.gone else self.conversation.release()
+        self.lost_comparison = self.lost_comparison or self.comparison is not None
         self.comparison = None
 
 
 def sampling_of(settings: Settings) -> Sampling:
     """The sampling that was typed. Raises ValueError naming what is wrong."""
     return Sampling(**settings.sampling).check()
+
+
+def require_room(wanted: Sequence[Settings], loaded, budget: int) -> None:
+    """Refuse caches that take more than `budget` bytes as soon as they are used. Raises ValueError with what would fit."""
+    sizes = [_at_once(settings, loaded) for settings in wanted]
+    if sum(sizes) > budget:
+        nbytes, name = max(zip(sizes, (settings.cache for settings in wanted)))
+        raise ValueError(f"{name} would take {human_bytes(nbytes)} at once, and {human_bytes(budget)} are kept for all caches of this page together: "
+                         "give it a smaller capacity.")
+
+
+def _at_once(settings: Settings, loaded) -> int:
+    """Bytes that the cache takes with its first token; 0 where that can't be told, or where other checks will refuse it."""
+    beside = {"source_tokens": 1} if loaded.config.is_encoder_decoder else {}
+    try:
+        return catalog.predict_memory(settings.cache, loaded.config, 1, dtype=loaded.dtype, **beside, **settings.parameters).total
+    except (ValueError, NotImplementedError, TypeError):
+        return 0
 
 
 class Registry:
@@ -134,7 +165,7 @@ class Registry:
     def get(self, key: str | None) -> Session:
         """The session of that key, made at first use, and marked as just used."""
         with self._guard:
-            session = self._sessions.setdefault(key or "", Session(key or ""))
+            session = self._sessions.setdefault(key or "", Session(key or "", self.budget))
             session.last_used, session.gone = time.monotonic(), False
             self._forget_oldest()
             return session
@@ -148,13 +179,14 @@ class Registry:
         session = self.find(key)
         if session:
             session.gone = True
-            session.stop.set()
-            session.chat_box.done()
-            session.compare_box.done()
+            for box in session.boxes:
+                box.stop.set()
+                box.waiting = None
+                box.done()
             self.make_room()
 
-    def make_room(self) -> list[str]:
-        """Free the caches of tabs that have gone, then of idle sessions, least recently used first, until the budget holds; returns their keys."""
+    def make_room(self, keep: Session | None = None) -> list[str]:
+        """Free the caches of tabs that have gone, then of idle sessions but `keep`, least recently used first, until the budget holds; returns their keys."""
         with self._guard:
             oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
         for session in oldest_first:
@@ -165,7 +197,7 @@ class Registry:
         for session in oldest_first:
             if total <= self.budget:
                 break
-            if not session.busy and session.nbytes:
+            if session is not keep and not session.busy and session.nbytes:
                 total -= session.nbytes
                 session.release()
                 freed.append(session.key)

@@ -51,4 +51,5 @@ def launch_options() -> dict:
     return {
         "theme": theme(), "css_paths": [ASSETS / "page.css"], "head": f"<script>{script}</script>",
         "run_history": False, "footer_links": ["api"], "show_error": True,
+        "max_file_size": 1,  # nothing is uploaded here
     }

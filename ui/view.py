@@ -34,7 +34,7 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     return shown
 
 
-PLAIN = re.compile(r"(?!\s|[-+]\s|\d+[.)]\s)(?:[^\W_]|[ ,.?!'\":;%()-])*")  # what Markdown shows as it is
+PLAIN = re.compile(r"(?!\s|[-\s]+$|[-+]\s|\d+[.)]\s)(?:[^\W_]|[ ,.?!'\":;%()-])*")  # what Markdown shows as it is
 
 
 def user_message(text: str) -> dict[str, str]:

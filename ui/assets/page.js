@@ -127,8 +127,9 @@
 
   // Esc stops whatever is being written, wherever the focus is.
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
+    const open = document.activeElement?.closest('[role="combobox"], [role="listbox"]')?.getAttribute("aria-expanded") === "true";
+    if (event.key !== "Escape" || event.isComposing || open) return; // a menu closes, or letters are being composed
     for (const button of document.querySelectorAll(".kv-stop, .kv-message .stop-button"))
       if (button.offsetParent && !button.disabled) return button.click();
-  });
+  }, true); // before the menu hears of it and closes
 })();
