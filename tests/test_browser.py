@@ -197,6 +197,22 @@ def test_closing_the_tab_frees_its_cache(visit, server):
     assert session.holds_messages
 
 
+def test_escape_closes_an_open_menu_and_the_reply_goes_on(visit):
+    page = visit()
+    longest_reply(page, 1900)
+    send(page, WORDS)
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
+    menu = page.locator("#kv-chat-form-cache input")
+    menu.click()
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(300)
+    expect(page.locator("#kv-message .stop-button")).to_be_visible(timeout=100)
+    menu.blur()
+    page.keyboard.press("Escape")
+    finished(page, 1)
+
+
 def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
     page = visit()
     longest_reply(page, 1900)
@@ -333,6 +349,23 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
         page.get_by_role("link", name="CSV").click()
     with open(download.value.path()) as file:
         assert file.read().startswith("cache,name,parameters")
+
+
+def test_a_new_comparison_leaves_nothing_of_the_one_before(visit):
+    page = visit()
+    longest_reply(page, 5)
+    page.get_by_role("tab", name="Compare").click()
+    send(page, "one", "#kv-compare-message")
+    expect(page.locator("#kv-downloads a")).to_have_count(2)
+    expect(page.locator("#kv-thread-2")).to_contain_text("Answered by Sink")
+    page.locator("#kv-count").get_by_text("2 caches").click()
+    send(page, "another", "#kv-compare-message")
+    expect(page.locator("#kv-compare-notice")).to_contain_text("Started over")
+    expect(page.locator("#kv-thread-1")).to_contain_text("another")
+    expect(page.locator("#kv-downloads a")).to_have_count(2)
+    page.locator("#kv-count").get_by_text("3 caches").click()
+    expect(page.locator("#kv-compare-2-cache")).to_be_visible()
+    expect(page.locator("#kv-thread-2")).not_to_contain_text("Answered by")
 
 
 def test_a_measurement_shows_its_progress_and_fills_table_charts_and_file(visit):
