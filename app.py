@@ -24,7 +24,10 @@ def is_local(host: str | None) -> bool:
 def main() -> None:
     given = arguments()
     if given.model:
-        models.offer(given.model)
+        try:
+            models.offer(given.model)
+        except models.ModelError as error:
+            raise SystemExit(f"--model: {error}") from error
     if given.share or not is_local(given.host or os.environ.get("GRADIO_SERVER_NAME")):
         models.serve_strangers()
     options = theme.launch_options()
