@@ -1,7 +1,7 @@
 """Cache files: plain tensors in safetensors, and a JSON header that says whose they are. No pickle, ever.
 
 The header names the cache's class and parameters, the token ids it has seen, the model by fingerprint, and versions;
-a digest over header and tensors catches truncation and tampering.
+a digest over header and tensors catches truncation and damage.
 """
 
 import hashlib
@@ -90,7 +90,8 @@ def fingerprint(model: torch.nn.Module) -> str:
     total = hashlib.sha256(model.config.model_type.encode())
     for name, parameter in model.named_parameters():
         flat = parameter.detach().reshape(-1)
-        sample = flat[torch.linspace(0, len(flat) - 1, 16, device=flat.device).long()] if len(flat) else flat
+        places = [i * (len(flat) - 1) // 15 for i in range(16)]  # as integers: float32 has no places beyond 2**24
+        sample = flat[torch.tensor(places, device=flat.device)] if len(flat) else flat
         total.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         total.update(sample.float().cpu().numpy().tobytes())
     return total.hexdigest()

@@ -199,7 +199,7 @@ def _restore(states: list[tuple[Any, torch.Tensor]]) -> None:
 
 
 def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | None, kwargs: Mapping[str, Any]) -> int:
-    """Tokens that a call can come to: its prompt, and as many new ones as it may generate (transformers' default is 20)."""
+    """Tokens that a call can come to: its prompt, as many new ones as it may generate (transformers' default is 20), and a draft looked up beside them."""
 
     def limit(name: str) -> int | None:
         return _setting(model, kwargs, name)
@@ -207,9 +207,11 @@ def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | N
     prompt = 1 if model.config.is_encoder_decoder else 0
     for given in (kwargs.get("decoder_input_ids"), *(() if model.config.is_encoder_decoder else _prompts(inputs, kwargs))):
         prompt = max(prompt, 0 if given is None else given.shape[1])
+    draft = limit("prompt_lookup_num_tokens")
+    beside = draft + 1 if draft else 0
     if limit("max_new_tokens") is not None:
-        return prompt + limit("max_new_tokens")
-    return max(prompt + 20, limit("max_length") or 0)
+        return prompt + limit("max_new_tokens") + beside
+    return max(prompt + 20, limit("max_length") or 0) + beside
 
 
 def _setting(model: transformers.PreTrainedModel, kwargs: Mapping[str, Any], name: str) -> Any:

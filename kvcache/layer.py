@@ -374,6 +374,8 @@ class RowsLayer(Layer):
 
 def target_length(seen: int, tokens: int) -> int:
     """The length that `crop(tokens)` means: positive keeps, negative removes, 0 leaves; never more than `seen`."""
+    if int(tokens) != tokens:
+        raise CropError(f"crop takes a whole number of tokens, got {tokens}")
     if tokens < -seen:
         raise CropError(f"cannot remove {-tokens} tokens from a cache that has seen {seen}")
     return min(tokens, seen) if tokens > 0 else seen + tokens

@@ -12,7 +12,7 @@ from .files import CacheFileError, fingerprint, read
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
 
-    Raises CacheFileError on a damaged or tampered file and on one that another model has filled. How single tokens are
+    Raises CacheFileError on a damaged file and on one that another model has filled. How single tokens are
     decoded changes nothing that is held: a cache of decode="compiled" opens as "eager" where nothing can be compiled.
     """
     file = read(path)

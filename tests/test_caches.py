@@ -396,3 +396,18 @@ def test_sinks_refuse_drafts_before_they_begin():
     model, ids = model_of("llama"), token_ids(1, 20)
     with pytest.raises(ValueError, match="SinkCache cannot decode with drafts"):
         model.generate(ids, past_key_values=build("sink", model), prompt_lookup_num_tokens=3, max_new_tokens=5, attention_mask=torch.ones_like(ids))
+
+
+def test_a_mask_of_rows_has_a_place_for_each_of_them():
+    cache = kvcache.DynamicCache()
+    cache.update(torch.randn(4, 2, 3, 8), torch.randn(4, 2, 3, 8), 0)
+    with pytest.raises(ValueError, match="each of the 4 that the cache holds, got 2"):
+        cache.batch_select_indices(torch.tensor([True, False]))
+    with pytest.raises(ValueError, match="whole number of tokens, got 2.5"):
+        cache.crop(2.5)
+    assert cache.batch_size == 4 and cache.get_seq_length() == 3
+
+
+def test_a_window_of_nothing_is_not_the_models_own():
+    with pytest.raises(ValueError, match="window_length"):
+        kvcache.SlidingWindowCache(model_of("mistral").config, window_length=0)

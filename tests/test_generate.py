@@ -27,6 +27,13 @@ def test_room_is_made_for_what_the_models_own_settings_ask_where_the_given_ones_
     assert texts[0].shape == (1, 52) and torch.equal(*texts)
 
 
+def test_room_is_made_for_a_draft_beside_the_reply():
+    model, ids = model_of("llama"), token_ids(1, 6).repeat(1, 6)
+    for lookup, new in ((8, 4), (5, 9)):
+        texts = [generate(model, ids, cache_implementation=name, prompt_lookup_num_tokens=lookup, max_new_tokens=new, do_sample=False) for name in ("dynamic", "static")]
+        assert torch.equal(*texts)
+
+
 def spy(monkeypatch):
     """The caches that generate makes, as it makes them."""
     made, make = [], LIBRARY.make_cache

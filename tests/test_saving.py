@@ -8,7 +8,7 @@ from architectures import logits_with_cache, model_of, token_ids
 from safetensors.torch import load_file, save_file
 
 import kvcache
-from kvcache.files import HEADER_KEY, CacheFileError
+from kvcache.files import HEADER_KEY, CacheFileError, fingerprint
 from kvcache.loading import load
 
 VARIANTS = [
@@ -111,3 +111,17 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 def test_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="make the cache with kvcache.create"):
         kvcache.DynamicCache(model_of("llama").config).save(tmp_path / "x", model_of("llama"))
+
+
+def test_a_parameter_with_more_elements_than_float32_counts_has_a_fingerprint_of_its_whole_length():
+    class Large(torch.nn.Module):
+        config = model_of("llama").config
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(2**25, dtype=torch.bfloat16), requires_grad=False)
+
+    large = Large()
+    before = fingerprint(large)
+    large.weight[-1] = 1
+    assert fingerprint(large) != before

@@ -159,7 +159,7 @@ class SlidingWindowCache(Cache):
         window_length: int | None = None,
     ):
         text = None if config is None else decoder_config(config)
-        window_length = window_length or getattr(text, "sliding_window", None)
+        window_length = getattr(text, "sliding_window", None) if window_length is None else window_length
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
         reason = None if text is None else misfit(text)
