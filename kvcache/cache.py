@@ -245,12 +245,13 @@ class Cache(transformers.Cache):
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for a BoolTensor of another length."""
-        held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
-        if indices.dtype == torch.bool and held and len(indices) != held:
-            raise ValueError(f"a BoolTensor over all rows has one place for each of the {held} that the cache holds, got {len(indices)}")
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        if indices.dtype == torch.bool:
+            held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
+            if held and len(indices) != held:
+                raise ValueError(f"a BoolTensor over all rows has one place for each of the {held} that the cache holds, got {len(indices)}")
+            indices = indices.nonzero().flatten()
         for layer in self.layers:
-            _select_rows(layer, rows)
+            _select_rows(layer, indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""

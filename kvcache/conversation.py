@@ -204,7 +204,7 @@ class Conversation:
 
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
-        self._check_idle()
+        self._check_ready()
         other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
@@ -236,7 +236,7 @@ class Conversation:
 
     def regenerate(self, stop: threading.Event | None = None) -> Iterator[Event]:
         """Answer the last message again, with the next seed where tokens are drawn. The old reply stays until then."""
-        self._check_idle()
+        self._check_ready()
         if not self._turns:
             raise ConversationError("There is no reply to make again: send a message first.")
         *earlier, last = self._turns
@@ -256,13 +256,13 @@ class Conversation:
 
     def clear(self) -> None:
         """Forget every message and empty the cache."""
-        self._check_idle()
+        self._check_ready()
         self._turns = ()
         self._empty_cache("")
 
     def release(self) -> None:
         """Free the cache's memory and keep the messages; the next reply recomputes and says so."""
-        self._check_idle()
+        self._check_ready()
         self._renew_cache("the cache had been freed")
 
     def detach(self) -> None:
@@ -282,8 +282,13 @@ class Conversation:
         if self._writing is not None:
             raise ConversationError("The last reply is still being written: wait for it or press Stop.")
 
-    def _check_message(self, text: str) -> str:
+    def _check_ready(self) -> None:
         self._check_idle()
+        if self.loaded is None:
+            raise ConversationError("The conversation has let go of its model: attach it first.")
+
+    def _check_message(self, text: str) -> str:
+        self._check_ready()
         if not isinstance(text, str) or not text.strip():
             raise ConversationError("The message is empty: write something.")
         limit, what, advice = self._limit() if chats(self.loaded) else self._source_limit()
@@ -316,7 +321,7 @@ class Conversation:
         return self.loaded.context_length, f"the encoder of {self.loaded.title}", "shorten it"
 
     def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
-        self._check_idle()
+        self._check_ready()
         try:
             sampling = sampling.check()
         except ValueError as error:

@@ -15,6 +15,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -25,7 +26,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.utils import filter_repo_objects
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -147,10 +148,8 @@ def find_choice(model_id: str) -> ModelChoice:
     if not for_strangers() and text and _is_folder(text):
         return ModelChoice(text, Path(text).name or text, "local", "local folder")
     if not _HUB_ID.fullmatch(text) or "--" in text or ".." in text or text.endswith((".git", ".ipynb")):
-        raise ModelError(
-            f"{_shortened(text)!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct', or a folder that "
-            "starts with '/', './' or '~'."
-        )
+        folders = "" if for_strangers() else ", or a folder that starts with '/', './' or '~'"
+        raise ModelError(f"{_shortened(text)!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct'{folders}.")
     return ModelChoice(text, text.split("/")[-1], "hub", "from the hub")
 
 
@@ -238,14 +237,13 @@ def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pr
 
 
 def _weights_in(folder: Path) -> int:
-    """How many numbers the weights are; 0 where a file can't be read, which who reads it all says better."""
+    """How many numbers the weights are, by their files' headers. A file that is broken counts nothing: reading it says so."""
     count = 0
     for path in folder.glob("*.safetensors"):
-        try:
-            with safe_open(path, "pt") as weights:
-                count += sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())
-        except Exception:
-            return 0
+        with suppress(SafetensorError):
+            if not path.name.startswith("consolidated"):  # which repeats the weights
+                with safe_open(path, "pt") as weights:
+                    count += sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())
     return count
 
 
@@ -271,9 +269,12 @@ def _download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pro
     folder = _on_disk(choice)
     if folder is not None:
         _require_memory(choice, _weights_in(folder) * dtype.itemsize, device)
-        return folder
+        if choice in CHOICES or not for_strangers():
+            return folder
     try:
         sizes = _within(ANSWER_WITHIN, lambda: _ask_hub(choice))
+        if folder is not None:  # that it is no private one is known now
+            return folder
         _require_safetensors(choice, list(sizes))
         _require_room(choice, sizes, device, dtype)
         bar = _silent_bar(progress, sum(sizes.values()), f"Downloading {choice.id}")

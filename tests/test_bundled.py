@@ -454,7 +454,7 @@ def test_the_items_of_a_list_belong_to_it():
         assert len(row) == len(set(row)) >= 4
 
 
-def test_counting_and_sums_are_right():
+def test_counting_is_right():
     number = {w: n for n, w in enumerate(chores.NUMBERS)}
     for seed in range(300):
         asked, reply = chores.count(Random(seed))
@@ -472,7 +472,7 @@ def read_sums(text):
 
 def test_sums_are_right_small_and_of_the_numbers_asked():
     number = {word: n for n, word in enumerate(sums.NUMBERS)}
-    signs, found = set(), 0
+    signs = set()
     for seed in range(600):
         user, reply = sums.total(Random(seed))
         ((a, sign, b, result),) = read_sums(marks.strip(reply))
@@ -484,8 +484,7 @@ def test_sums_are_right_small_and_of_the_numbers_asked():
         signs.add(sign)
         bigger, smaller = map(int, re.findall("[0-9]+", marks.strip(sums.more(Random(seed))[1])))
         assert bigger > smaller
-        found += 1
-    assert found == 600 and signs == set(sums.SIGNS)
+    assert signs == set(sums.SIGNS)
 
 
 def test_a_story_is_told_with_both_numbers_and_answered_with_its_sum():
@@ -888,6 +887,21 @@ def test_unknown_bundled_models_are_named():
 def test_the_model_says_what_it_was_told(shipped, tokenizer):
     talk = [{"role": "user", "content": "Hi, my name is Bram."}, {"role": "assistant", "content": "Nice to meet you."}, {"role": "user", "content": "What is my name?"}]
     assert "Bram" in evaluate.replies(shipped, tokenizer, [talk])[0]
+
+
+def test_the_model_adds_single_digits_and_some_of_what_stories_tell(shipped, tokenizer):
+    def right(asked):
+        replies = evaluate.replies(shipped, tokenizer, [[{"role": "user", "content": question}] for question, _ in asked])
+        return sum(f" is {result}." in reply for (_, result), reply in zip(asked, replies))
+
+    stories = []
+    for seed in range(400):
+        turns = sums.story(Random(seed))
+        ((_, sign, _, result),) = read_sums(marks.strip(turns[-1][1]))
+        if len(turns) == 1 and sign in ("plus", "minus"):
+            stories.append((grammar.expand(Random(seed), turns[0][0]), result))
+    assert right([(f"What is {a} + {b}?", a + b) for a in range(10) for b in range(10)]) >= 95
+    assert right(stories[:100]) >= 20, "of a hundred with numbers up to 20"
 
 
 def test_the_model_declines_what_it_was_never_told(shipped, tokenizer):

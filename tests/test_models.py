@@ -269,7 +269,7 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(200, json.dumps([self.entry(*item) for item in self.files().items()]).encode())
         if path.startswith("/api/models/"):
             siblings = [{"rfilename": name, "size": len(content)} for name, content in self.files().items()]
-            info = {"id": "some-one/x", "sha": SHA, "gated": "manual" if gated else False, "private": False}
+            info = {"id": "some-one/x", "sha": SHA, "gated": "manual" if gated else False, "private": "private" in self.path}
             return self.answer(200, json.dumps(info | {"siblings": siblings, "tags": [], "downloads": 0}).encode())
         content = self.files()[path.split(f"/resolve/{SHA}/")[1]]
         return self.answer(200, content, ETag=f'"{hashlib.sha1(content).hexdigest()}"', X_Repo_Commit=SHA)
@@ -316,6 +316,15 @@ def test_a_model_on_the_disk_is_read_without_asking_the_hub(hub):
     hub.requests.clear()
     ModelStore().load("some-one/public", device="cpu")
     assert hub.requests == []
+
+
+def test_strangers_get_no_private_model_not_even_one_that_is_on_the_disk(hub, monkeypatch):
+    for name in ("some-one/private", "some-one/public"):
+        ModelStore().load(name, device="cpu")
+    monkeypatch.setattr(models, "_strangers", True)
+    with pytest.raises(ModelError, match="no public model 'some-one/private'"):
+        ModelStore().load("some-one/private", device="cpu")
+    assert ModelStore().load("some-one/public", device="cpu").id == "some-one/public"
 
 
 def test_a_half_finished_download_is_finished(hub, tmp_path):

@@ -1,6 +1,7 @@
 """The page without a browser: forms from the catalog, figures from snapshots, sessions, and events as generators."""
 
 import csv
+import gc
 import io
 import json
 import threading
@@ -9,7 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
-from tiny_chat import make_reader, make_tokenizer, reader, tiny
+from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
@@ -335,14 +336,18 @@ def test_a_cache_that_takes_more_than_there_is_is_refused_before_it_is_filled():
         compare_events.fresh(Session("s", budget=700_000), [half, half])
 
 
-def test_a_tab_that_went_lets_go_of_its_model_and_goes_on_where_it_was_when_it_comes_back():
+def test_a_tab_that_went_lets_go_of_its_model_and_goes_on_where_it_was_when_it_comes_back(monkeypatch):
+    monkeypatch.setattr(models, "load", lambda *arguments: make_model("llama"))  # one that nobody else holds
     registry = Registry()
     session = registry.get("s")
     say(session, WORDS)
-    ids, loaded = session.conversation.ids, weakref.ref(session.conversation.loaded)
+    ids, model = session.conversation.ids, weakref.ref(session.conversation.loaded.model)
     session.comparison = SimpleNamespace(caches=[])
     registry.leave("s")
-    assert session.conversation.loaded is None and loaded() is tiny() and session.nbytes == 0 and session.lost_comparison
+    gc.collect()
+    assert model() is None and session.nbytes == 0 and session.lost_comparison
+    with pytest.raises(ValueError, match="let go of its model"):
+        session.conversation.send("too early")
     assert len(view.chat_messages(registry.get("s"))) == 3
     assert session.chat_box.take("and then"), "with a switch of its own"
     stats = say(session, "and then")
@@ -402,7 +407,7 @@ def test_every_job_has_its_own_switch_and_what_waits_is_given_back_when_all_must
     assert not box.settle(patience=0.05)
 
 
-def test_a_stop_in_one_tab_leaves_the_others_alone(tab):
+def test_a_stop_in_one_tab_leaves_the_others_alone():
     session = Session("s")
     for box in session.boxes:
         box.take("text")

@@ -116,13 +116,12 @@ def wire_api(registry: Registry) -> None:
         """Send the same messages, in order, to two to four caches: [{"cache": "sink", "parameters": {...}}, ...]."""
         listed = 'a list such as [{"cache": "sink", "parameters": {"window_length": 128}}, {"cache": "dynamic"}]'
         require("messages", messages, list, 'a list of texts such as ["My name is Ada.", "What is my name?"]')
-        require("caches", caches, list, listed)
         if not messages:
             raise gr.Error("messages is empty: give at least one", print_exception=False)
         for message in messages:
             require("each of messages", message, str, "a text")
-        for one in caches:
-            require("caches", one if isinstance(one, dict) and "cache" in one else caches, dict, listed)
+        if not isinstance(caches, list) or not all(isinstance(one, dict) and "cache" in one for one in caches):
+            raise gr.Error(f"caches must be {listed}, got {caches!r:.80}", print_exception=False)
         sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
         each = [settings_from(model, one["cache"], one.get("parameters"), system, **sampling) for one in caches]
         try:

@@ -11,9 +11,9 @@ from . import compare_view, drift, fragments, layout
 from .compare import Comparison, wanted_columns
 from .events import (
     CHART_SECONDS,
-    FETCH,
     MODEL_QUEUE,
     PAINT_SECONDS,
+    fetched,
     give_back_after,
     in_turn,
     key_of,
@@ -187,9 +187,6 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     def accept_demo(request: gr.Request):
         return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).compare_box.take(AGAIN) else gr.skip()
 
-    def fetch(values):
-        loaded_or_none(values[chat.model])
-
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
         yield from in_turn(session.compare_box, lambda wanted: answer(values, session, wanted),
@@ -212,7 +209,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         return {tab.notice: "", tab.message: AT_REST, tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
 
     for taken in (tab.message.submit(accept, tab.message, tab.message, **quick), tab.demo.click(accept_demo, None, tab.message, **quick)):
-        answered = taken.then(fetch, {chat.model}, None, **FETCH).then(send, inputs, painted, **compute)
+        answered = fetched(taken, chat.model).then(send, inputs, painted, **compute)
         give_back_after(answered, tab.message, registry, lambda session: session.compare_box)
     restarted = tab.restart.click(restart, None, painted, **quick)
     give_back_after(restarted, tab.message, registry, lambda session: session.compare_box)

@@ -21,7 +21,6 @@ from .pump import batches
 from .state import Registry, Session, Settings
 
 MODEL_QUEUE = "model"  # every event that computes stands in this one queue
-FETCH = {"concurrency_id": "fetch", "concurrency_limit": 8, "show_progress": "hidden", "api_visibility": "private"}
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
@@ -170,6 +169,14 @@ def give_back_after(event, widget: gr.Textbox, registry: Registry, box_of: Calla
     event.then(give_back, widget, widget, queue=False, show_progress="hidden", api_visibility="private")
 
 
+def fetched(event, model: gr.Dropdown):
+    """After the event, read a model that isn't in memory before the turn comes: nobody else waits for a download."""
+    def fetch(model_id):
+        loaded_or_none(model_id)
+
+    return event.then(fetch, model, None, concurrency_id="fetch", concurrency_limit=8, show_progress="hidden", api_visibility="private")
+
+
 def loaded_or_none(model: str):
     """The model if it can be had, else None: forms are shown either way."""
     try:
@@ -211,10 +218,6 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
 
     def accept_again(request: gr.Request):
         return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).chat_box.take(AGAIN) else gr.skip()
-
-    def fetch(values):
-        """Read a model that isn't in memory before the turn comes: nobody else waits for a download."""
-        loaded_or_none(values[tab.model])
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
@@ -259,7 +262,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     taken = (tab.message.submit(accept, [tab.message, tab.chatbot], [tab.message, tab.chatbot], **quick),
              tab.chatbot.example_select(accept_example, tab.chatbot, [tab.message, tab.chatbot], **quick),
              tab.regenerate.click(accept_again, None, tab.message, **quick))
-    answered = [event.then(fetch, {tab.model}, None, **FETCH).then(send, settings, painted, **compute) for event in taken]
+    answered = [fetched(event, tab.model).then(send, settings, painted, **compute) for event in taken]
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import gradio as gr
 
+from kvcache.models import for_strangers
+
 from . import fates
 from .forms import CacheForm, cache_form
 from .theme import PLOTLY_JS
@@ -115,7 +117,7 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
 def _setup(entries, models, default_model, default_cache) -> dict[str, Any]:
     gr.HTML("<h2>Setup</h2>")
     model = gr.Dropdown(list(models), value=default_model, label="Model", allow_custom_value=True, elem_id="kv-model",
-                        info="Pick one, or type a hub id or a folder.")
+                        info="Pick one, or type a hub id." if for_strangers() else "Pick one, or type a hub id or a folder.")
     model_note = gr.HTML(elem_classes="kv-note", elem_id="kv-model-note")
     form = cache_form(entries, "kv-chat-form", default_cache)
     predicted = gr.HTML(elem_id="kv-predicted")

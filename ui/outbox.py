@@ -8,7 +8,6 @@ from typing import Any
 AGAIN = object()  # what waits in place of a text where a button was pressed
 
 
-
 class Outbox:
     """One tab's job: what waits for its turn or is being answered, the switch that stops it, and the message to be given back."""
 

@@ -12,7 +12,7 @@ import psutil
 from kvcache import catalog, models
 from kvcache.conversation import Conversation, chats
 from kvcache.engine import Sampling
-from kvcache.memory import take_snapshot
+from kvcache.memory import Memory, take_snapshot
 
 from .charts import History, human_bytes
 from .outbox import Outbox
@@ -73,10 +73,10 @@ class Session:
             self.settings = wanted
             return ""
         loaded = models.load(wanted.model)
-        require_room([wanted], loaded, self.budget)
         messages = self.conversation.messages if self.conversation else []
         stats = self.stats
         conversation = self._on_new_cache(loaded, wanted, messages)
+        require_room([wanted], loaded, self.budget)
         sentence = self._what_changed(wanted, loaded) if messages else ""
         self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, History()
         return sentence
@@ -133,7 +133,7 @@ def sampling_of(settings: Settings) -> Sampling:
 
 
 def require_room(wanted: Sequence[Settings], loaded, budget: int) -> None:
-    """Refuse caches that take more than `budget` bytes as soon as they are used. Raises ValueError with what would fit."""
+    """Refuse caches, made already, that take more than `budget` bytes as soon as they are used. Raises ValueError with what would fit."""
     sizes = [_at_once(settings, loaded) for settings in wanted]
     if sum(sizes) > budget:
         nbytes, name = max(zip(sizes, (settings.cache for settings in wanted)))
@@ -142,12 +142,17 @@ def require_room(wanted: Sequence[Settings], loaded, budget: int) -> None:
 
 
 def _at_once(settings: Settings, loaded) -> int:
-    """Bytes that the cache takes with its first token; 0 where that can't be told, or where other checks will refuse it."""
-    beside = {"source_tokens": 1} if loaded.config.is_encoder_decoder else {}
+    """Bytes that the cache takes with its first token; 0 where no closed form tells: such caches grow as they are fed."""
     try:
-        return catalog.predict_memory(settings.cache, loaded.config, 1, dtype=loaded.dtype, **beside, **settings.parameters).total
-    except (ValueError, NotImplementedError, TypeError):
+        return predict(settings.cache, loaded.config, loaded.dtype, 1, 1, **settings.parameters).total
+    except (ValueError, NotImplementedError):
         return 0
+
+
+def predict(name: str, config, dtype, tokens: int, source_tokens: int = 0, **parameters) -> Memory:
+    """Bytes that the catalog predicts, with an encoder those for the text it read too. Raises ValueError as it does."""
+    beside = {"source_tokens": source_tokens} if config.is_encoder_decoder else {}
+    return catalog.predict_memory(name, config, tokens, dtype=dtype, **beside, **parameters)
 
 
 class Registry:

@@ -12,7 +12,7 @@ from kvcache.memory import Snapshot, heard_by
 
 from . import charts, fates, fragments
 from .charts import human_bytes
-from .state import Session
+from .state import Session, predict
 
 LENGTHS = (("1k", 1_000), ("8k", 8_000), ("32k", 32_000))
 
@@ -115,13 +115,7 @@ def dynamic_nbytes(loaded, source_tokens: int = 0) -> Any:
 @lru_cache(maxsize=4096)
 def _cached_dynamic(key, dtype, tokens: int, source_tokens: int) -> int:
     name = "encoder_decoder" if key.config.is_encoder_decoder else "dynamic"
-    return predict(name, key.config, dtype, tokens, source_tokens)
-
-
-def predict(name: str, config, dtype, tokens: int, source_tokens: int = 0, **parameters) -> int:
-    """Bytes in use that the catalog predicts, with an encoder those for the text it read too. Raises ValueError as it does."""
-    beside = {"source_tokens": source_tokens} if config.is_encoder_decoder else {}
-    return catalog.predict_memory(name, config, tokens, dtype=dtype, **beside, **parameters).used
+    return predict(name, key.config, dtype, tokens, source_tokens).used
 
 
 class _ById:
@@ -150,7 +144,7 @@ def predicted_nbytes(session: Session, tokens: int) -> int | None:
     """Bytes in use that the catalog predicts for this session's cache, or None where it has no closed form."""
     talk = session.conversation
     try:
-        return predict(talk.cache_name, talk.loaded.config, talk.loaded.dtype, tokens, heard_by(talk.cache), **talk.parameters)
+        return predict(talk.cache_name, talk.loaded.config, talk.loaded.dtype, tokens, heard_by(talk.cache), **talk.parameters).used
     except (ValueError, NotImplementedError):
         return None
 
@@ -215,14 +209,14 @@ def prediction(cache: str, parameters, loaded) -> str:
 def _text_line(cache: str, parameters, loaded) -> str:
     if not loaded.is_encoder_decoder:
         return ""
-    nbytes = [predict(cache, loaded.config, loaded.dtype, 1, source_tokens, **parameters) for source_tokens in (1, 2)]
+    nbytes = [predict(cache, loaded.config, loaded.dtype, 1, source_tokens, **parameters).used for source_tokens in (1, 2)]
     return f'<p class="kv-quiet">Beside them {human_bytes(nbytes[1] - nbytes[0])} for each token that the encoder reads.</p>'
 
 
 def _prediction_row(cache: str, parameters, loaded, words: str, tokens: int) -> tuple[str, int | None, int]:
     dynamic = dynamic_nbytes(loaded)(tokens)
     try:
-        mine = predict(cache, loaded.config, loaded.dtype, tokens, **parameters)
+        mine = predict(cache, loaded.config, loaded.dtype, tokens, **parameters).used
     except ValueError:  # beyond its capacity
         mine = None
     return words, mine, dynamic
