@@ -32,25 +32,7 @@ from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
-WINDOWED_TYPES = ("sliding_attention", "chunked_attention")
-
-
-def decoder_config(model_or_config) -> PreTrainedConfig:
-    """The text decoder's config of a model or a config."""
-    config = getattr(model_or_config, "config", model_or_config)
-    if not isinstance(config, PreTrainedConfig):
-        raise TypeError(f"expected a transformers model or config, got {type(model_or_config).__name__}")
-    config = config.get_text_config(decoder=True)
-    layers = getattr(config, "num_decoder_layers", None)  # T5's, which may have more or fewer than its encoder
-    if layers not in (None, config.num_hidden_layers):
-        config = copy.copy(config)
-        config.num_hidden_layers = layers
-    return config
-
-
-def layer_types(config: PreTrainedConfig) -> list[str]:
-    """transformers' type of each layer: full_attention, sliding_attention, linear_attention ..."""
-    return get_layer_types_and_kwargs(config)[0]
+POSITIONS = "indexer_position_ids"  # of transformers' indexed layers: [dims, B, tokens], the one tensor whose rows come second
 
 
 def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[str, type] = DYNAMIC_LAYER_TYPE_MAPPING, **native_kwargs) -> list:
@@ -58,13 +40,6 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     types, kwargs = get_layer_types_and_kwargs(config)
     table = {**state_layers(config, table), **table}
     return [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
-
-
-def bias_misfit(config: PreTrainedConfig) -> str | None:
-    """Why a model's position bias needs exactly the tokens seen, no fewer and no room for more, or None."""
-    if config.model_type == "falcon" and getattr(config, "alibi", False):
-        return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"
-    return None
 
 
 class Cache(transformers.Cache):
@@ -408,8 +383,9 @@ def _tensors_of(layer) -> dict[str | tuple[str, int], torch.Tensor]:
         for name in ("conv_states", "recurrent_states"):
             tensors |= {(name, i): state for i, state in getattr(layer, name).items() if state is not None}
     if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
-        names = ("keys", "values", "indexer_keys")
-        tensors |= {name: getattr(layer, name) for name in names if isinstance(getattr(layer, name, None), torch.Tensor)}
+        names = ("keys", "values", "indexer_keys", POSITIONS)
+        held = {name: getattr(layer, name) for name in names if isinstance(getattr(layer, name, None), torch.Tensor)}
+        tensors |= {name: tensor.transpose(0, 1) if name == POSITIONS else tensor for name, tensor in held.items()}
     return tensors
 
 
@@ -420,7 +396,7 @@ def _set_tensors(layer, tensors: Mapping) -> None:
         if isinstance(name, tuple):
             getattr(layer, name[0])[name[1]] = tensor
         else:
-            setattr(layer, name, tensor)
+            setattr(layer, name, tensor.transpose(0, 1) if name == POSITIONS else tensor)
     _mark_rows(layer)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import torch
 
 from . import caches
-from .cache import Cache, decoder_config
+from .architecture import decoder_config
+from .cache import Cache
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
@@ -66,6 +67,9 @@ def predict_memory(
     length of the encoder's output, is asked for with "encoder_decoder" alone. Raises ValueError as `create` does, on
     tokens beyond a capacity, and for layers with no closed form.
     """
+    for word, value in (("tokens", tokens), ("batch_size", batch_size), ("source_tokens", source_tokens or 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < (word == "batch_size"):
+            raise ValueError(f"{word} must be a whole number of at least {int(word == 'batch_size')}, got {value!r}")
     config = decoder_config(model_or_config)
     cache = create(name, getattr(model_or_config, "config", model_or_config), **parameters)
     if isinstance(cache, EncoderDecoderCache) != (source_tokens is not None):

@@ -41,10 +41,10 @@ def check_backend(backend: str) -> str:
 
 def why_not_nbits(backend: str, nbits: int) -> str | None:
     """Why this backend cannot store so many bits, and which can; None when it can."""
-    if nbits in NBITS[backend] and not isinstance(nbits, bool):
+    if nbits in NBITS[backend] and type(nbits) is int:
         return None
     others = "; ".join(f"{other} takes {listed(bits)}" for other, bits in NBITS.items() if other != backend)
-    return f"nbits must be {listed(NBITS[backend])} for {backend}, got {nbits}; {others}"
+    return f"nbits must be {listed(NBITS[backend])} for {backend}, got {nbits!r}; {others}"
 
 
 def why_not_axis(backend: str, name: str, axis: int | str) -> str | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from .cache import Cache, decoder_config
+from .architecture import decoder_config, misfit
+from .cache import Cache
 from .state import has_states_alone
 
 # What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
@@ -123,7 +124,9 @@ class Entry:
 
     def fits(self, config) -> str | None:
         """None, or a sentence why this cache does not suit the model."""
-        config = decoder_config(config)
+        whole, config = config, decoder_config(config)
+        if reason := misfit(whole):
+            return reason
         if has_states_alone(config) and not self.for_states:
             return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
         return self.misfit(config)

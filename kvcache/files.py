@@ -7,6 +7,7 @@ a digest over header and tensors catches truncation and damage.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import safetensors
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+
+from .architecture import decoder_config
 
 FORMAT = 1
 HEADER_KEY = "kvcache"
@@ -85,9 +88,14 @@ def digest(header: Mapping, tensors: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
+# Of a config, what changes no logits in evaluation, or is known from the parameters: two loadings of one model may differ in it.
+IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype|torch_dtype|use_cache|.*_token_id|.*drop.*|initializer.*|id2label|label2id|problem_type|output_.*|return_dict|pretraining_tp|vocab_size|.*loss.*|max_position_embeddings")
+
+
 def fingerprint(model: torch.nn.Module) -> str:
-    """What tells one model from another: its type and 16 elements spread over each parameter, in its own dtype."""
-    total = hashlib.sha256(model.config.model_type.encode())
+    """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype."""
+    config = {name: value for name, value in decoder_config(model).to_dict().items() if not IRRELEVANT.fullmatch(name)}
+    total = hashlib.sha256(model.config.model_type.encode() + json.dumps(config, sort_keys=True, default=str).encode())
     for name, parameter in model.named_parameters():
         flat = parameter.detach().reshape(-1)
         places = [i * (len(flat) - 1) // 15 for i in range(16)]  # as integers: float32 has no places beyond 2**24

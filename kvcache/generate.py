@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import transformers
 
-from .cache import Cache, decoder_config
+from .architecture import decoder_config
+from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
 from .caches.quantized import QuantizedCache

@@ -18,7 +18,7 @@ def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     file = read(path)
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):
-        raise CacheFileError(f"this cache was filled by another model: a {found['type']} with other weights than this {model.config.model_type}")
+        raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
     parameters = dict(header["parameters"])
     if parameters.get("decode") in entry(header["cache"]).disabled_choices("decode", model):
         parameters["decode"] = "eager"

@@ -32,8 +32,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
-from .cache import layer_types
-from .state import CARRIES, RECURRENT_TYPES
+from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types
+from .state import CARRIES
 from .step import CompiledStep
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
@@ -525,7 +525,7 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         eos_ids=_eos_ids(model, tokenizer),
         cache_argument=cache_argument,
         keeps_last_logits="logits_to_keep" in arguments,
-        takes_positions="position_ids" in arguments,
+        takes_positions=counts_from_zero(type(model)),
         continues_in_chunks=_continues_in_chunks(text_config),
         rotary=getattr(text_config, "rope_parameters", None) is not None,
         is_encoder_decoder=has_encoder,

@@ -37,6 +37,9 @@ class Shape:
 def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape]:
     """The Shape of each layer of a text decoder's config."""
     shapes = [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
+    if config.model_type == "mimo_v2_flash":  # twice the heads in windows, which only its modeling file says
+        windows = [kind == "sliding_attention" for kind in config.layer_types]
+        shapes = [replace(shape, heads=shape.heads * (1 + window)) for shape, window in zip(shapes, windows)]
     return [replace(shape, state=state_shape(config)) for shape in shapes]
 
 
@@ -47,7 +50,7 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
         return Shape(batch, 0, 0, 0, itemsize)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Shape(batch, heads, dim, dim, itemsize)
+    return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize)
 
 
 def predicted_rows(tokens: int, shape: Shape) -> dict[str, int]:

@@ -6,17 +6,25 @@ Source: Su et al. 2021, arXiv 2104.09864. Frequencies come from the model's own 
 
 import ast
 import functools
-import importlib
 import inspect
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import transformers
 from transformers import PreTrainedConfig
+from transformers.cache_utils import get_layer_types_and_kwargs
+
+from .architecture import modeling_module
+from .predict import shapes_of
 
 # transformers' names of the RoPE types with fixed frequencies. "dynamic" and "longrope" change theirs with length.
 FIXED_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
+# What a modeling file's rotate_half makes of (1, 2, 3, 4): which dims of a head are a pair, and which way they turn. NanoChat's turn backwards.
+TURNS = {"halves": [-3.0, -4.0, 1.0, 2.0], "neighbours": [-2.0, 1.0, -4.0, 3.0]}
+BACKWARDS = [3.0, 4.0, -1.0, -2.0]
 
 
 class RopeError(ValueError):
@@ -52,7 +60,10 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
         raise RopeError(f"its RoPE type '{rope_type}' changes frequencies with length; of fixed types: {', '.join(FIXED_TYPES)}")
     if getattr(config, "qk_nope_head_dim", None) is not None:
         raise RopeError(f"{config.model_type} caches one latent a token as keys, which carries no positions, and its rotary keys as values")
-    module = _modeling_module(config)
+    try:
+        module = modeling_module(config)
+    except ImportError as error:
+        raise RopeError(f"no modeling file found for {config.model_type}: {error}") from error
     if _rotates_by_other_means(config):
         raise RopeError(f"this {config.model_type} has no rotary position embedding by its config")
     if _rotates_unevenly(config, module):
@@ -61,11 +72,15 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
     if rotary is None or not hasattr(module, "rotate_half"):
         raise RopeError(f"{config.model_type} has no rotary position embedding")
     embedding = rotary(config)
+    turn = module.rotate_half(torch.arange(1.0, 5.0)).tolist()
+    if turn not in (*TURNS.values(), BACKWARDS):
+        raise RopeError(f"{config.model_type} pairs the dims of a head in a way of its own")
     frequencies = getattr(embedding, f"{layer_type}_inv_freq", None)
     frequencies = embedding.inv_freq if frequencies is None else frequencies
-    if 2 * len(frequencies) > _head_dim(config):
-        raise RopeError(f"{config.model_type} rotates {2 * len(frequencies)} dims of a head of {_head_dim(config)}")
-    return Rope(frequencies.detach().double().cpu(), _is_interleaved(module))
+    if 2 * len(frequencies) > _head_dim(config, layer_type):
+        raise RopeError(f"{config.model_type} rotates {2 * len(frequencies)} dims of a head of {_head_dim(config, layer_type)}")
+    frequencies = frequencies.detach().double().cpu()
+    return Rope(-frequencies if turn == BACKWARDS else frequencies, turn == TURNS["neighbours"])
 
 
 def verify_rope(model, rope: Rope, layers: list[int]) -> None:
@@ -77,7 +92,8 @@ def verify_rope(model, rope: Rope, layers: list[int]) -> None:
     if model in _verified:
         return
     ids = torch.arange(6, device=model.device)[None] + 3
-    here, there = (_keys_at(model, ids, start) for start in (0, 7))
+    with _evaluating(model):
+        here, there = (_keys_at(model, ids, start) for start in (0, 7))
     for layer in layers:
         moved, expected = rope.rotate(here[layer], 7).float(), there[layer].float()
         if (moved - expected).norm() > 0.05 * expected.norm():  # bf16 rounds to 1 %, a wrong rotation is off by 100 %
@@ -86,6 +102,18 @@ def verify_rope(model, rope: Rope, layers: list[int]) -> None:
 
 
 _verified: weakref.WeakSet = weakref.WeakSet()
+
+
+@contextmanager
+def _evaluating(model) -> Iterator[None]:
+    """Without dropout, whose noise is no rotation; every module goes back to the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()
@@ -101,6 +129,8 @@ def _rope_type(config: PreTrainedConfig, layer_type: str) -> str:
     if not parameters:
         raise RopeError(f"{config.model_type} has no rotary position embedding in its config")
     parameters = parameters.get(layer_type, parameters)
+    if parameters is None:
+        raise RopeError(f"{layer_type} layers of {config.model_type} have no rotary position embedding")
     return parameters.get("rope_type", "default")
 
 
@@ -127,14 +157,6 @@ def _rotates(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "").startswith("apply_rotary") for each in ast.walk(node))
 
 
-def _modeling_module(config: PreTrainedConfig):
-    package = type(config).__module__.rsplit(".", 1)
-    try:
-        return importlib.import_module(f"{package[0]}.{package[1].replace('configuration_', 'modeling_')}")
-    except ImportError as error:
-        raise RopeError(f"no modeling file found for {config.model_type}: {error}") from error
-
-
 def _rotary_class(module):
     for name, member in inspect.getmembers(module, inspect.isclass):
         if name.endswith("RotaryEmbedding") and "Vision" not in name and member.__module__ == module.__name__:
@@ -142,10 +164,6 @@ def _rotary_class(module):
     return None
 
 
-def _is_interleaved(module) -> bool:
-    """rotate_half of (0, 1, 2, 3) is (-2, -3, 0, 1) by halves and (-1, 0, -3, 2) by neighbours."""
-    return module.rotate_half(torch.arange(4.0))[0].item() == -1.0
-
-
-def _head_dim(config: PreTrainedConfig) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+def _head_dim(config: PreTrainedConfig, layer_type: str) -> int:
+    """Elements of a head's keys in layers of this type, the smallest where they differ."""
+    return min(shape.key_dim for shape, kind in zip(shapes_of(config, 1, 1), get_layer_types_and_kwargs(config)[0]) if kind in (layer_type, "hybrid"))

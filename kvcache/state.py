@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
+from .architecture import counts_from_zero
 from .layer import B, CropError, Layer, Stored, target_length
 
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_mamba.py.
@@ -25,7 +26,6 @@ CARRIES = frozenset(
         "qwen3_5_text", "qwen3_next", "zamba2",
     }
 )  # fmt: skip
-RECURRENT_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # layer types with a state
 NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
 GONE = "a recurrent state cannot go back to an earlier token; reset() and feed the tokens again, or keep a copy"
 
@@ -330,7 +330,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         stop = min(total, start + size)
         if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
             kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
-        if "position_ids" in accepted:
+        if counts_from_zero(type(model)):
             kwargs["position_ids"] = positions[:, start:stop]
         logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
     return torch.cat(logits, dim=1)

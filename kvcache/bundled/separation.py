@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers.cache_utils import QuantizedCache
 from transformers.utils import is_hqq_available
 
-from ..cache import layer_types
+from ..architecture import layer_types
 from ..catalog import create, entry
 from . import environment, evaluate, path
 

@@ -3,7 +3,8 @@
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import WINDOWED_TYPES, Cache, build_layers, decoder_config
+from ..architecture import WINDOWED_TYPES, decoder_config
+from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows

@@ -11,7 +11,8 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
-from ..cache import Cache, crop_floor_of, decoder_config, is_bounded
+from ..architecture import decoder_config
+from ..cache import Cache, crop_floor_of, is_bounded
 from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from transformers import PreTrainedConfig
 
-from ..cache import WINDOWED_TYPES, decoder_config, layer_types
+from ..architecture import WINDOWED_TYPES, decoder_config, layer_types, static_misfit
 from ..entry import Entry, all_but
 from .static import CAPACITY, DECODE_STEP, StaticCache, broken, decode_reasons
 
@@ -29,7 +29,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
     """Why this model has no use for two kinds of attention layers, or None."""
     if not set(layer_types(config)) & set(WINDOWED_TYPES):
         return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
-    return None
+    return static_misfit(config)
 
 
 ENTRY = Entry(

@@ -4,9 +4,9 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 
-from ..cache import decoder_config, layer_types
+from ..architecture import RECURRENT_TYPES, decoder_config, layer_types
 from ..entry import Entry, all_but
-from ..state import RECURRENT_TYPES, States, has_states_alone
+from ..state import States, has_states_alone
 from .dynamic import DynamicCache
 
 

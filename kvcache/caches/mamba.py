@@ -3,7 +3,8 @@
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, decoder_config
+from ..architecture import decoder_config
+from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..state import CARRIES, StateLayer, has_states_alone, state_shape
 from .static import checked_batch

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, decoder_config
+from ..architecture import decoder_config
+from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import Layer
 from .dynamic import LAYERS, GrowingLayer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import bias_misfit
+from ..architecture import static_misfit
 from ..entry import Entry, all_but
 from ..layer import Buffer, T, new_rows
 from .offloaded import Link, Offloading
@@ -239,6 +239,6 @@ ENTRY = Entry(
     make=lambda config, max_cache_len: OffloadedStaticCache(config, max_cache_len=max_cache_len),
     parameters=(CAPACITY,),
     can=all_but(),
-    misfit=bias_misfit,
+    misfit=static_misfit,
     label=lambda max_cache_len: f"Offloaded static {max_cache_len}",
 )

@@ -6,15 +6,15 @@ import importlib
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, decoder_config, layer_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
+from ..cache import Cache, build_layers
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter, all_but
 from ..layer import D, Layer, T, append_both, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
-from ..predict import Shape
+from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from .dynamic import windowed
-from .sliding_window import WINDOWED_TYPES
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
@@ -343,15 +343,18 @@ def why_not_attention(attention: str, nbits: int) -> str | None:
     return why_not(nbits) if attention == "fused" else None
 
 
-def _value_dim(config: PreTrainedConfig) -> int:
-    return getattr(config, "v_head_dim", None) or getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+def _value_dims(config: PreTrainedConfig) -> set[int]:
+    """Elements of a head's values, of every layer."""
+    return {shape.value_dim for shape in shapes_of(config, 1, 1) if shape.value_dim}
 
 
 def misfit(config: PreTrainedConfig) -> str | None:
     """Why quantising does not suit this model, or None."""
-    if "full_attention" not in layer_types(config):
+    if odd := other_types(config):
+        return f"{config.model_type} has layers of type {', '.join(odd)}, which are not quantised"
+    if not FULL_TYPES & set(layer_types(config)):
         return f"{config.model_type} has no full-attention layer; its windows and states are small already"
-    return why_not_packed(_value_dim(config))
+    return next(filter(None, map(why_not_packed, _value_dims(config))), None)
 
 
 def _broken(config: PreTrainedConfig, parameters) -> str | None:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..cache import Cache, build_layers, decoder_config, layer_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
+from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer
 from ..predict import Shape
 from ..rope import Rope, RopeError, rope_for, verify_rope
 from .dynamic import windowed
-from .sliding_window import WINDOWED_TYPES, WindowLayer
+from .sliding_window import WindowLayer
 
 
 class SinkLayer(WindowLayer):
@@ -29,8 +30,8 @@ class SinkLayer(WindowLayer):
 
     def __init__(self, window_length: int, num_sink_tokens: int = 4, rope: Rope | None = None):
         super().__init__(window_length)
-        if not 0 <= num_sink_tokens < window_length:
-            raise ValueError(f"num_sink_tokens must be from 0 to {window_length - 1} (below window_length), got {num_sink_tokens}")
+        if isinstance(num_sink_tokens, bool) or not isinstance(num_sink_tokens, int) or not 0 <= num_sink_tokens < window_length:
+            raise ValueError(f"num_sink_tokens must be a whole number from 0 to {window_length - 1} (below window_length), got {num_sink_tokens!r}")
         self.num_sink_tokens, self.rope = num_sink_tokens, rope
         self.sink_keys = Buffer(num_sink_tokens)
 
@@ -137,7 +138,9 @@ class SinkCache(Cache):
 
 def misfit(config: PreTrainedConfig) -> str | None:
     """Why sinks do not suit this model, or None."""
-    if "full_attention" not in layer_types(config):
+    if odd := other_types(config):
+        return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
+    if not FULL_TYPES & set(layer_types(config)):
         return f"{config.model_type} has no full-attention layer, and the mask of a model's own window would hide the sinks"
     try:
         rope_for(config, "full_attention")

@@ -7,11 +7,13 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..cache import WINDOWED_TYPES, Cache, bias_misfit, build_layers, decoder_config
+from ..architecture import WINDOWED_TYPES, bias_misfit, decoder_config, other_types
+from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
 from ..rows import attendable
+from ..state import has_states_alone
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
@@ -30,8 +32,8 @@ class WindowLayer(RowsLayer):
 
     def __init__(self, window_length: int, is_sliding: bool = False):
         super().__init__(is_sliding)
-        if window_length < 2:
-            raise ValueError(f"window_length must be at least 2, got {window_length}")
+        if isinstance(window_length, bool) or not isinstance(window_length, int) or window_length < 2:
+            raise ValueError(f"window_length must be a whole number of at least 2, got {window_length!r}")
         self.window_length = window_length
         self.masked = is_sliding  # does the model's own mask hide every token that this window forgets?
         self.record_past = False
@@ -182,6 +184,10 @@ def misfit(config: PreTrainedConfig) -> str | None:
     """Why a window does not suit this model, or None."""
     if getattr(config, "relative_attention_num_buckets", None):  # measured on T5: logits off by 19 % once a token is gone
         return f"{config.model_type} biases by the distance between tokens and counts it over those held: with some evicted it would be wrong"
+    if odd := other_types(config):
+        return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
+    if has_states_alone(config):
+        return f"{config.model_type} has recurrent states and no keys and values of which a window could be kept; 'mamba' is its cache"
     return bias_misfit(config)
 
 

@@ -9,7 +9,8 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
-from ..cache import WINDOWED_TYPES, Cache, bias_misfit, build_layers, decoder_config
+from ..architecture import WINDOWED_TYPES, decoder_config, static_misfit
+from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
@@ -367,7 +368,7 @@ class StaticCache(Cache, transformers.StaticCache):
         batch_size: int | None = None,
     ):
         config = decoder_config(config)
-        if reason := bias_misfit(config):
+        if reason := static_misfit(config):
             raise ValueError(f"{type(self).__name__}: {reason}")
         if isinstance(batch_size, Mapping) or isinstance(layer_device_map, int):  # 4.48's order: max_batch_size, then the map
             layer_device_map, batch_size = batch_size, layer_device_map
@@ -453,7 +454,7 @@ ENTRY = Entry(
     make=lambda config, max_cache_len, decode: StaticCache(config, max_cache_len=max_cache_len),  # decode is for whoever runs the model
     parameters=(CAPACITY, DECODE_STEP),
     can=all_but(),
-    misfit=bias_misfit,
+    misfit=static_misfit,
     broken=broken,
     choice_reasons=decode_reasons,
     label=lambda max_cache_len, decode: f"Static {max_cache_len}" + (", compiled" if decode == "compiled" else ""),

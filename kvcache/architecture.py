@@ -1,0 +1,120 @@
+"""What an architecture does with a cache it is given, as far as its config and its code tell: why none, or only some, suit it."""
+
+import copy
+import functools
+import importlib
+import inspect
+import sys
+from types import ModuleType
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+OWN_CACHE = frozenset({"minimax", "xlstm"})  # made and kept by their modeling files, unlike anything in transformers' cache_utils
+# Wrong in transformers 5.23 with every cache, its own too: measured, see tests/test_architecture.py.
+BROKEN = {
+    "cpmant": "fails at the second forward on any cache",
+    "prophetnet": "computes other logits with a cache than without, whatever the cache",
+    "recurrent_gemma": "keeps its recurrent states in the model and not in the cache, so one conversation would go on from another's",
+}
+# Attention that takes the number of keys for the number of tokens seen: measured, logits off by 10 to 70 % with room for more.
+COUNTS_KEYS = frozenset({"gpt_neo", "imagegpt", "led"})
+FULL_TYPES = frozenset({"full_attention", "hybrid"})  # hybrid: full attention with a state beside it
+RECURRENT_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # with a state
+WINDOWED_TYPES = ("sliding_attention", "chunked_attention")
+IGNORES_WINDOW = frozenset({"moshi"})  # whose config has a sliding_window, and whose mask has none
+MASK_MAKERS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate", "create_recurrent_attention_mask")
+
+
+def decoder_config(model_or_config) -> PreTrainedConfig:
+    """The text decoder's config of a model or a config."""
+    config = getattr(model_or_config, "config", model_or_config)
+    if not isinstance(config, PreTrainedConfig):
+        raise TypeError(f"expected a transformers model or config, got {type(model_or_config).__name__}")
+    alone = not config.is_encoder_decoder and getattr(config, "decoder_layers", None)  # of a BART's decoder without its encoder
+    config = config.get_text_config(decoder=True)
+    if config.model_type in IGNORES_WINDOW:
+        config = copy.copy(config)
+        config.layer_types = ["full_attention"] * config.num_hidden_layers
+    layers = alone or getattr(config, "num_decoder_layers", None)  # T5's, which may have more or fewer than its encoder
+    if layers not in (None, config.num_hidden_layers):
+        config = copy.copy(config)
+        config.num_hidden_layers = layers
+    return config
+
+
+def layer_types(config: PreTrainedConfig) -> list[str]:
+    """transformers' type of each layer: full_attention, sliding_attention, linear_attention ..."""
+    return get_layer_types_and_kwargs(config)[0]
+
+
+def other_types(config: PreTrainedConfig) -> list[str]:
+    """Types of layers that are neither full attention nor windows nor states: transformers' own serve them in every cache, whole."""
+    return sorted(set(layer_types(config)) - {"full_attention", "dummy", *WINDOWED_TYPES, *RECURRENT_TYPES})
+
+
+def modeling_module(config: PreTrainedConfig) -> ModuleType:
+    """The file of the language model that transformers makes of a config. Raises ImportError where there is none, or where it needs what is not installed."""
+    if made := _language_model(config):
+        return sys.modules[made.__module__]
+    package, name = type(config).__module__.rsplit(".", 1)
+    return importlib.import_module(f"{package}.{name.replace('configuration_', 'modeling_')}")
+
+
+def misfit(model_or_config) -> str | None:
+    """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
+    config = getattr(model_or_config, "config", model_or_config)
+    forward = (model_or_config if isinstance(model_or_config, torch.nn.Module) else _language_model(config) or torch.nn.Module).forward
+    takes = inspect.signature(forward).parameters
+    if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):
+        return f"{config.model_type} takes no cache: its forward has neither past_key_values nor cache_params"
+    if config.model_type in OWN_CACHE:
+        return f"{config.model_type} keeps a cache of a kind of its own, which its modeling file makes"
+    if config.model_type in BROKEN:
+        return f"{config.model_type} {BROKEN[config.model_type]}"
+    if not config.is_encoder_decoder and not getattr(config, "is_decoder", True) and _has(config, "create_bidirectional_mask"):
+        return f"this {config.model_type} is an encoder by its config: tokens attend to later ones, which a cache can not know; load it with is_decoder=True"
+    return None
+
+
+@functools.cache
+def counts_from_zero(model_class: type) -> bool:
+    """Does a model take `position_ids` that begin at 0? RoBERTa's begin behind the padding's, and it counts them right by itself."""
+    takes = "position_ids" in inspect.signature(model_class.forward).parameters
+    return takes and "create_position_ids_from_input_ids" not in inspect.getsource(sys.modules[model_class.__module__])
+
+
+def static_misfit(config: PreTrainedConfig) -> str | None:
+    """Why room for tokens that have not come yet would change a model's results, or None."""
+    if config.model_type in COUNTS_KEYS or not any(_has(config, name) for name in MASK_MAKERS):
+        return f"{config.model_type} takes every key there is for a token seen, the empty room of static shapes too"
+    if odd := sorted(set(get_layer_types_and_kwargs(config)[0]) - set(STATIC_LAYER_TYPE_MAPPING)):
+        return f"{config.model_type} has layers of type {', '.join(odd)}, of which there is no static form"
+    return bias_misfit(config)
+
+
+def bias_misfit(config: PreTrainedConfig) -> str | None:
+    """Why a model's position bias needs exactly the tokens seen, no fewer and no room for more, or None."""
+    if config.model_type == "falcon" and getattr(config, "alibi", False):
+        return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"
+    return None
+
+
+def _language_model(config: PreTrainedConfig) -> type | None:
+    """The class that transformers makes of a config to generate text; None where it knows none."""
+    for mapping in (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
+        if type(config) in mapping:
+            made = mapping[type(config)]
+            return made[0] if isinstance(made, tuple) else made
+    return None
+
+
+def _has(config: PreTrainedConfig, name: str) -> bool:
+    """Does the modeling file use this function? True where it cannot be looked at."""
+    try:
+        return hasattr(modeling_module(config), name)
+    except ImportError:
+        return True
