@@ -29,11 +29,17 @@ IGNORES_WINDOW = frozenset({"moshi"})  # whose config has a sliding_window, and 
 MASK_MAKERS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate", "create_recurrent_attention_mask")
 
 
-def decoder_config(model_or_config) -> PreTrainedConfig:
-    """The text decoder's config of a model or a config."""
+def whole_config(model_or_config) -> PreTrainedConfig:
+    """The config of a model, or the config itself. Raises TypeError for anything else."""
     config = getattr(model_or_config, "config", model_or_config)
     if not isinstance(config, PreTrainedConfig):
         raise TypeError(f"expected a transformers model or config, got {type(model_or_config).__name__}")
+    return config
+
+
+def decoder_config(model_or_config) -> PreTrainedConfig:
+    """The text decoder's config of a model or a config. Raises TypeError for anything else."""
+    config = whole_config(model_or_config)
     alone = not config.is_encoder_decoder and getattr(config, "decoder_layers", None)  # of a BART's decoder without its encoder
     config = config.get_text_config(decoder=True)
     if config.model_type in IGNORES_WINDOW:
@@ -66,7 +72,7 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
 
 def misfit(model_or_config) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
-    config = getattr(model_or_config, "config", model_or_config)
+    config = whole_config(model_or_config)
     forward = (model_or_config if isinstance(model_or_config, torch.nn.Module) else _language_model(config) or torch.nn.Module).forward
     takes = inspect.signature(forward).parameters
     if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):

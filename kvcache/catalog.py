@@ -70,12 +70,12 @@ def predict_memory(
     for word, value in (("tokens", tokens), ("batch_size", batch_size), ("source_tokens", source_tokens or 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < (word == "batch_size"):
             raise ValueError(f"{word} must be a whole number of at least {int(word == 'batch_size')}, got {value!r}")
-    config = decoder_config(model_or_config)
     cache = create(name, getattr(model_or_config, "config", model_or_config), **parameters)
     if isinstance(cache, EncoderDecoderCache) != (source_tokens is not None):
         raise ValueError(f"source_tokens, the length of the encoder's output, is for encoder_decoder, which needs it; got {source_tokens} for {name}")
     if cache.capacity is not None and tokens > cache.capacity:
         raise ValueError(f"{name} has room for {cache.capacity} tokens, asked about {tokens}")
+    config = decoder_config(model_or_config)
     dtype = dtype or getattr(model_or_config, "dtype", None) or torch.float32
     if source_tokens is not None:
         sides = cache.predict_memory(config, tokens, source_tokens, batch_size, dtype)

@@ -124,9 +124,9 @@ class Entry:
 
     def fits(self, config) -> str | None:
         """None, or a sentence why this cache does not suit the model."""
-        whole, config = config, decoder_config(config)
-        if reason := misfit(whole):
+        if reason := misfit(config):
             return reason
+        config = decoder_config(config)
         if has_states_alone(config) and not self.for_states:
             return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
         return self.misfit(config)
