@@ -42,6 +42,22 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     return [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
 
 
+class Made:
+    """The model that a cache was made for, called to have it; None once the model is gone, and in another process."""
+
+    def __init__(self, model: torch.nn.Module | None):
+        self.reference = None if model is None else weakref.ref(model)
+
+    def __call__(self) -> torch.nn.Module | None:
+        return self.reference and self.reference()
+
+    def __deepcopy__(self, memo) -> "Made":
+        return self
+
+    def __reduce__(self) -> tuple:
+        return Made, (None,)
+
+
 class Cache(transformers.Cache):
     """Base of our caches: transformers' contract, plus what a conversation and a page need to know.
 
@@ -51,7 +67,7 @@ class Cache(transformers.Cache):
     name = "cache"  # the catalog's name
     capacity: int | None = None  # most tokens it can ever see; None for no limit
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
-    made_for: weakref.ref | None = None  # the model that `create` was given
+    made_for: "Made | None" = None  # the model that `create` was given
     takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
@@ -277,6 +293,13 @@ class Cache(transformers.Cache):
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
             refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
         return super().get_mask_sizes(query_length, layer_idx)
+
+    def activate_past_recording(self) -> None:
+        """Be ready to take drafts back (prompt lookup, an assistant). Raises ValueError, no layer changed, where one can not."""
+        for layer in self.layers:
+            if isinstance(layer, Stored):
+                layer.refuse_drafts()
+        super().activate_past_recording()
 
     def crop(self, tokens: int) -> None:
         """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.

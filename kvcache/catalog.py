@@ -6,14 +6,13 @@ backend chosen.
 
 import importlib
 import pkgutil
-import weakref
 from collections.abc import Mapping
 
 import torch
 
 from . import caches
 from .architecture import decoder_config
-from .cache import Cache
+from .cache import Cache, Made
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
@@ -54,7 +53,7 @@ def create(name: str, model_or_config, **parameters) -> Cache:
     cache = entry(name).build(model_or_config, **parameters)
     if isinstance(model_or_config, torch.nn.Module):
         entry(name).verify(model_or_config, cache)
-        cache.made_for = weakref.ref(model_or_config)
+        cache.made_for = Made(model_or_config)
     return cache
 
 

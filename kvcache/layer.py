@@ -98,6 +98,8 @@ class Buffer:
 
     def _append_differentiably(self, rows: torch.Tensor) -> None:
         """Concatenate instead of writing in place, so that gradients reach every appended row."""
+        if len(self):
+            self.refuse(rows)
         self.data = rows if not len(self) else torch.cat([self.view(), rows], dim=T)
         self.start, self.stop = 0, self.data.shape[T]
         self.frozen = self.stop  # autograd reads these rows later
@@ -245,6 +247,9 @@ class Stored:
         """Move all storage."""
         for buffer in self.buffers().values():
             buffer.to(device)
+
+    def refuse_drafts(self) -> None:
+        """Raise ValueError where decoding with drafts (prompt lookup, an assistant) would go wrong."""
 
     def offload(self) -> None:
         self.to("cpu")

@@ -48,9 +48,13 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
         return Shape(batch, 1, config.kv_lora_rank, config.qk_rope_head_dim, itemsize)
     if getattr(config, "num_attention_heads", None) is None:  # no attention at all
         return Shape(batch, 0, 0, 0, itemsize)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    heads = _falcon_heads(config) if config.model_type == "falcon" else getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize)
+
+
+def _falcon_heads(config: PreTrainedConfig) -> int:
+    return 1 if config.multi_query and not config.new_decoder_architecture else config.num_kv_heads
 
 
 def predicted_rows(tokens: int, shape: Shape) -> dict[str, int]:

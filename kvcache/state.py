@@ -1,8 +1,8 @@
 """A recurrent layer's cache: the last inputs of its convolution and the state of its scan, of a size that never grows.
 
-Which models carry that state over several tokens at once is known here by name. The others (Mamba, FalconMamba, Jamba,
-Zamba and every model not yet checked) start the scan of a multi-token forward from zero, so on a filled state such a
-forward is refused, and `feed` gives them their tokens one by one.
+Which models carry that state over several tokens at once is known here by name. The others (Mamba, FalconMamba and Jamba,
+which start the scan of a multi-token forward from zero, and every model not yet checked) are given their tokens one by one
+by `feed`, and a forward of several on a filled state is refused.
 """
 
 import copy
@@ -19,11 +19,11 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_t
 from .architecture import counts_from_zero
 from .layer import B, CropError, Layer, Stored, target_length
 
-# Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_mamba.py.
+# Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
 CARRIES = frozenset(
     {
-        "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "mamba2", "nemotron_h", "olmo_hybrid",
-        "qwen3_5_text", "qwen3_next", "zamba2",
+        "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "inkling2_text", "inkling_text", "kimi_linear", "lfm2", "lfm2_moe", "lfm3",
+        "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2",
     }
 )  # fmt: skip
 NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
@@ -170,7 +170,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         """Raise ValueError if this many tokens at once, on a state that is `filled`, would be computed as if nothing had come before."""
         if tokens > 1 and not self.carries and filled:
             raise ValueError(
-                f"this model starts the scan of several tokens from zero, so {tokens} tokens at once on a filled state would "
+                f"this model is not known to carry its state over several tokens, so {tokens} tokens at once on a filled state might "
                 "silently lose all that came before; kvcache.feed(model, ids, cache) gives them one by one"
             )
 
@@ -321,6 +321,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     has_attention = "past_key_values" in accepted
     kwargs["past_key_values" if has_attention else "cache_params"] = cache
     total = input_ids.shape[1]
+    if not total:
+        raise ValueError(f"input_ids {tuple(input_ids.shape)} have no tokens to feed")
     seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
     positions = _positions(attention_mask, seen, input_ids)
     layers = getattr(cache, "self_attention_cache", cache).layers
@@ -389,6 +391,10 @@ def _delta_rule(c) -> StateShape:
     return StateShape((2 * keys + values, c.linear_conv_kernel_dim), (c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim))
 
 
+def _short(c) -> StateShape:
+    return StateShape((c.hidden_size, c.conv_L_cache))
+
+
 def _kimi(c) -> StateShape:
     return StateShape((3 * c.linear_num_heads * c.linear_head_dim, c.linear_conv_kernel_dim), (c.linear_num_heads, c.linear_head_dim, c.linear_head_dim))
 
@@ -411,9 +417,11 @@ _FORMS: dict[str, Callable[[PreTrainedConfig], StateShape]] = {
     "granitemoehybrid": _bamba,
     "zamba2": _grouped("n_mamba_heads", "mamba_headdim", "mamba_ngroups", "mamba_d_state", "mamba_d_conv"),
     "nemotron_h": _grouped("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
-    "lfm2": lambda c: StateShape((c.hidden_size, c.conv_L_cache)),
+    "lfm2": _short,
+    "lfm2_moe": _short,
     "qwen3_next": _delta_rule,
     "qwen3_5_text": _delta_rule,
+    "qwen3_5_moe_text": _delta_rule,
     "olmo_hybrid": _delta_rule,
     "kimi_linear": _kimi,
 }

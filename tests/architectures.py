@@ -74,6 +74,19 @@ def model_of(name: str, layers: int | None = None) -> transformers.PreTrainedMod
     return model
 
 
+def tiny(config_class: str, **changes) -> transformers.PreTrainedModel:
+    """A random model of any class of config, the same for every caller."""
+    torch.manual_seed(1)
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, config_class)(**{**COMMON, **changes})).eval()
+
+
+def gpt_neo() -> transformers.PreTrainedModel:
+    """Attention by a table of its own, from the number of keys."""
+    torch.manual_seed(1)
+    config = transformers.GPTNeoConfig(vocab_size=97, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None)
+    return transformers.GPTNeoForCausalLM(config).eval()
+
+
 def token_ids(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:
     """[batch, tokens] of random ids, none of them padding."""
     return torch.randint(1, COMMON["vocab_size"], (batch, tokens), generator=torch.Generator().manual_seed(seed))

@@ -3,18 +3,13 @@
 import pytest
 import torch
 import transformers
-from architectures import COMMON, logits_with_cache, logits_without_cache, model_of, token_ids
+from architectures import COMMON, gpt_neo, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import kvcache
 from kvcache.catalog import entry
 
 STEPS = [(0, 30), (30, 31), (31, 48), (48, 49), (49, 60)]
-
-
-def tiny(config_class: str, **changes) -> transformers.PreTrainedModel:
-    torch.manual_seed(1)
-    return AutoModelForCausalLM.from_config(getattr(transformers, config_class)(**{**COMMON, **changes})).eval()
 
 
 @pytest.mark.parametrize("model_type", ["openai-gpt", "reformer", "rwkv", "xlm", "xlnet"])
@@ -39,12 +34,6 @@ def test_an_encoder_is_refused_and_the_same_model_as_a_decoder_is_right():
     ids = token_ids(2, 60)
     for name in ("dynamic", "static", "quantized"):
         close(logits_with_cache(decoder, ids, kvcache.create(name, decoder), STEPS), logits_without_cache(decoder, ids))
-
-
-def gpt_neo() -> transformers.PreTrainedModel:
-    torch.manual_seed(1)
-    config = transformers.GPTNeoConfig(vocab_size=97, hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None)
-    return transformers.GPTNeoForCausalLM(config).eval()
 
 
 def test_static_shapes_are_refused_where_empty_room_would_count_as_tokens():

@@ -1,6 +1,8 @@
 """Every cache gives the logits of a run without a cache, or of the slow obvious formula of what it forgets."""
 
 import copy
+import pickle
+import warnings
 
 import pytest
 import torch
@@ -411,3 +413,41 @@ def test_a_mask_of_rows_has_a_place_for_each_of_them():
 def test_a_window_of_nothing_is_not_the_models_own():
     with pytest.raises(ValueError, match="window_length"):
         kvcache.SlidingWindowCache(model_of("mistral").config, window_length=0)
+
+
+def test_a_draft_refused_by_one_layer_leaves_every_layer_as_it_was():
+    cache = kvcache.create("sliding_window", model_of("gemma2"), window_length=64)  # layer 0 is the model's own window and could
+    with pytest.raises(ValueError, match="cannot decode with drafts"):
+        cache.activate_past_recording()
+    assert not any(layer.record_past for layer in cache.layers)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "quantized"])
+def test_a_cache_goes_to_another_process_and_back(name):
+    model, ids = model_of("llama"), token_ids(1, 60)
+    cache = kvcache.create(name, model)
+    logits_with_cache(model, ids, cache, [(0, 50)])
+    sent = pickle.loads(pickle.dumps(cache))
+    assert sent.made_for() is None and copy.deepcopy(cache).made_for() is model
+    rest = [(50, 51), (51, 60)]
+    assert torch.equal(logits_with_cache(model, ids, sent, rest), logits_with_cache(model, ids, cache, rest))
+
+
+def test_nothing_to_feed_is_said_to_be_nothing():
+    with pytest.raises(ValueError, match=r"input_ids \(1, 0\) have no tokens to feed"):
+        kvcache.feed(model_of("llama"), torch.zeros(1, 0, dtype=torch.long), kvcache.create("dynamic", model_of("llama")))
+
+
+def test_rows_that_do_not_fit_are_refused_with_gradients_too():
+    cache = kvcache.create("dynamic", model_of("llama"))
+    cache.update(*torch.randn(2, 1, 2, 3, 16, requires_grad=True), 0)
+    with pytest.raises(ValueError, match="this cache holds batch 1"):
+        cache.update(*torch.randn(2, 2, 2, 3, 16, requires_grad=True), 0)
+    assert cache.get_seq_length() == 3
+
+
+@pytest.mark.parametrize("make", [lambda: SlidingWindowCache(window_length=8.5), lambda: SinkCache(8.0), lambda: SinkCache(8, True), lambda: QuantizedCache(nbits=4.0)])
+def test_numbers_that_are_not_whole_are_refused(make):
+    with pytest.raises(ValueError, match=r"must be (a whole number|8, 4 or 2)"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make()

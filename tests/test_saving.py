@@ -1,5 +1,6 @@
 """A cache saved in mid-conversation goes on with equal logits; a damaged or foreign file is refused."""
 
+import copy
 import json
 
 import pytest
@@ -125,3 +126,18 @@ def test_a_parameter_with_more_elements_than_float32_counts_has_a_fingerprint_of
     before = fingerprint(large)
     large.weight[-1] = 1
     assert fingerprint(large) != before
+
+
+def test_the_same_weights_under_another_rotation_or_window_are_another_model(tmp_path):
+    model = model_of("mistral")
+    cache = kvcache.create("dynamic", model)
+    logits_with_cache(model, token_ids(1, 40), cache, [(0, 40)])
+    cache.save(tmp_path / "it.safetensors")
+    for name, value in (("sliding_window", 8), ("rope_parameters", {"rope_type": "default", "rope_theta": 7.0}), ("dtype", "float16")):
+        other = copy.deepcopy(model)
+        setattr(other.config, name, value)
+        if name == "dtype":
+            assert fingerprint(other) == fingerprint(model)  # how it was asked for changes nothing
+            continue
+        with pytest.raises(CacheFileError, match="of other weights or another config"):
+            load(tmp_path / "it.safetensors", other)

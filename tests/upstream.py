@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import transformers
-from architectures import logits_with_cache, logits_without_cache, model_of, token_ids
+from architectures import gpt_neo, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
 
 import kvcache
 
@@ -304,6 +304,29 @@ def ours_reads() -> str:
     return "builds nothing"
 
 
+def error_of(model, cache) -> float:
+    ids = token_ids(1, 60)
+    return relative(logits_with_cache(model, ids, cache, [(0, 40), *((i, i + 1) for i in range(40, 60))]), logits_without_cache(model, ids))
+
+
+def refused(name: str, model) -> str:
+    try:
+        kvcache.create(name, model)
+    except ValueError as error:
+        return f"refused: {error}"
+    raise AssertionError(f"{name} is not refused")
+
+
+def ours_exact(model) -> str:
+    error = error_of(model, kvcache.create("dynamic", model))
+    assert error < 1e-5, error
+    return f"error {error:.0e}"
+
+
+def moshi():
+    return tiny("MoshiConfig", sliding_window=24)
+
+
 def llama():
     return model_of("llama").config
 
@@ -326,6 +349,8 @@ DEFECTS = [
     Defect("HQQ 4-bit, axis 1, groups of 64", lambda: shapes_held(lambda: hqq(axis_key=1, axis_value=1, q_group_size=64)), lambda: ours_holds(backend="hqq", axis_key="token", axis_value="token", q_group_size=64)),
     Defect("quanto 4-bit, axis -1, groups of 64", lambda: shapes_held(lambda: quanto(axis_key=-1, axis_value=-1, q_group_size=64)), lambda: ours_holds(backend="quanto", q_group_size=64)),
     Defect("quanto 4-bit, axis 0, groups of 64", lambda: shapes_held(lambda: quanto(q_group_size=64)), lambda: ours_holds(backend="quanto", axis_key="token", axis_value="token", q_group_size=64)),
+    Defect("a static cache for GPT-Neo", lambda: f"error {error_of(gpt_neo(), transformers.StaticCache(gpt_neo().config, max_cache_len=64)):.2f}, silently", lambda: refused("static", gpt_neo())),
+    Defect("Moshi, whose config has a window and whose mask has none", lambda: f"error {error_of(moshi(), transformers.DynamicCache(config=moshi().config)):.2f}, silently", lambda: ours_exact(moshi())),
     Defect("a quanto cache is deep-copied", lambda: copied(quanto()), ours_copied),
     Defect("quanto's codes are read", reads_by_cpp, ours_reads),
     Defect("8 bits (fp8): keys ten times the first ones'", lambda: f"error {louder(fp8()):.2f}, silently", ours_louder),

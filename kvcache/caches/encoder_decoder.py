@@ -1,7 +1,6 @@
 """EncoderDecoderCache: any cache for what the decoder says, a plain one for what the encoder gave."""
 
 import copy
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
 from ..architecture import decoder_config
-from ..cache import Cache, crop_floor_of, is_bounded
+from ..cache import Cache, Made, crop_floor_of, is_bounded
 from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
@@ -36,7 +35,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
 
     name = "encoder_decoder"
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
-    made_for: weakref.ref | None = None  # the model that `create` was given
+    made_for: Made | None = None  # the model that `create` was given
     save = Cache.save
     seen_tokens = Cache.seen_tokens
     get_max_cache_shape = Cache.get_max_cache_shape

@@ -49,8 +49,8 @@ class SinkLayer(WindowLayer):
             raise ValueError(f"partial_rotation_size is {size}, and by its config this model rotates {2 * len(self.rope.frequencies)} dims of each head")
         return super().update(key_states, value_states)
 
-    def activate_past_recording(self) -> None:
-        """Refused: a draft that is taken back would have to bring evicted tokens back with it."""
+    def refuse_drafts(self) -> None:
+        """Always: a draft that is taken back would have to bring evicted tokens back with it."""
         raise ValueError("SinkCache cannot decode with drafts (prompt lookup, an assistant): what it evicts for a draft cannot come back")
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -39,17 +39,16 @@ class WindowLayer(RowsLayer):
         self.record_past = False
         self.unsettled: int | None = None  # tokens since the last `crop`, but for the first piece; None before that
 
-    def activate_past_recording(self) -> None:
-        """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back.
-
-        Raises ValueError for a window that the model does not mask: the tokens of a draft, fed at once, would see what
-        came before the window, and other text than token by token could come of it.
-        """
+    def refuse_drafts(self) -> None:
+        """Where the model does not mask the window: the tokens of a draft, fed at once, would see what came before it, and say other things than token by token."""
         if not self.masked:
             raise ValueError(
                 f"a window of {self.window_length} tokens on full attention cannot decode with drafts (prompt lookup, an assistant): "
                 "the tokens of a draft would see more than the window and could say something else; use a cache that keeps every token"
             )
+
+    def activate_past_recording(self) -> None:
+        """From now on let go of old tokens at each `crop` only, as decoding with drafts asks, so that it can go back."""
         self.record_past, self.unsettled = True, None
 
     def trim(self) -> None:
@@ -164,6 +163,7 @@ class SlidingWindowCache(Cache):
         window_length = getattr(text, "sliding_window", None) if window_length is None else window_length
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
+        WindowLayer(window_length)  # raises on bad values now, not at the first token
         reason = None if text is None else misfit(text)
         if reason:
             raise ValueError(f"SlidingWindowCache: {reason}")

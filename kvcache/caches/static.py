@@ -271,8 +271,8 @@ class StaticWindowLayer(StaticLayer):
             self._evicted = int(self.evicted_length)
         super().settle()
 
-    def activate_past_recording(self) -> None:
-        """Refused: static shapes have no room for tokens that a draft may take back."""
+    def refuse_drafts(self) -> None:
+        """Always: static shapes have no room for tokens that a draft may take back."""
         raise ValueError("a static window cannot go back as decoding with drafts must; use DynamicCache, whose windows can")
 
     def _counters(self) -> tuple[str, ...]:
