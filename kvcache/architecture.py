@@ -7,7 +7,6 @@ import inspect
 import sys
 from types import ModuleType
 
-import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -66,16 +65,17 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
     """The file of the language model that transformers makes of a config. Raises ImportError where there is none, or where it needs what is not installed."""
     if made := _language_model(config):
         return sys.modules[made.__module__]
-    package, name = type(config).__module__.rsplit(".", 1)
+    package, _, name = type(config).__module__.rpartition(".")
+    if not name.startswith("configuration_"):
+        raise ImportError(f"no modeling file lies beside {type(config).__name__} in {type(config).__module__}")
     return importlib.import_module(f"{package}.{name.replace('configuration_', 'modeling_')}")
 
 
 def misfit(model_or_config) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
     config = whole_config(model_or_config)
-    forward = (model_or_config if isinstance(model_or_config, torch.nn.Module) else _language_model(config) or torch.nn.Module).forward
-    takes = inspect.signature(forward).parameters
-    if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):
+    made = _language_model(config)  # and not the model at hand, whose forward may be wrapped
+    if made and not set(CACHE_ARGUMENTS) & set(inspect.signature(made.forward).parameters):
         return f"{config.model_type} takes no cache: its forward has neither past_key_values nor cache_params"
     if config.model_type in OWN_CACHE:
         return f"{config.model_type} keeps a cache of a kind of its own, which its modeling file makes"

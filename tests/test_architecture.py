@@ -145,3 +145,24 @@ def test_positions_that_begin_behind_the_paddings_are_left_to_the_model():
     model, ids = tiny("RobertaConfig", is_decoder=True), token_ids(2, 60)
     cache = kvcache.create("dynamic", model)
     close(torch.cat([kvcache.feed(model, ids[:, a:b], cache) for a, b in STEPS], dim=1), logits_without_cache(model, ids))
+
+
+def test_a_model_of_ones_own_is_taken_as_it_is():
+    """Neither its class nor its file is transformers'; and a wrapper's forward says nothing."""
+
+    class OwnConfig(transformers.LlamaConfig):
+        model_type = "own"
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model, self.config = model, model.config
+
+        def forward(self, input_ids, **kwargs):
+            return self.model(input_ids, **kwargs)
+
+    for name in ("dynamic", "static", "quantized"):
+        assert kvcache.create(name, OwnConfig(**COMMON)).layers
+        assert kvcache.create(name, Wrapped(model_of("llama"))).layers
+    with pytest.raises(ValueError, match="no modeling file found for own"):
+        kvcache.create("sink", OwnConfig(**COMMON))
