@@ -75,8 +75,9 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
     turn = module.rotate_half(torch.arange(1.0, 5.0)).tolist()
     if turn not in (*TURNS.values(), BACKWARDS):
         raise RopeError(f"{config.model_type} pairs the dims of a head in a way of its own")
-    frequencies = getattr(embedding, f"{layer_type}_inv_freq", None)
-    frequencies = embedding.inv_freq if frequencies is None else frequencies
+    frequencies = getattr(embedding, f"{layer_type}_inv_freq", getattr(embedding, "inv_freq", None))
+    if frequencies is None:
+        raise RopeError(f"the rotary position embedding of {config.model_type} has no frequencies for {layer_type} layers")
     if 2 * len(frequencies) > _head_dim(config, layer_type):
         raise RopeError(f"{config.model_type} rotates {2 * len(frequencies)} dims of a head of {_head_dim(config, layer_type)}")
     frequencies = frequencies.detach().double().cpu()

@@ -23,7 +23,7 @@ from .layer import B, CropError, Layer, Stored, target_length
 CARRIES = frozenset(
     {
         "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "inkling2_text", "inkling_text", "kimi_linear", "lfm2", "lfm2_moe", "lfm3",
-        "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2",
+        "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2", "zaya",
     }
 )  # fmt: skip
 NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
