@@ -89,8 +89,12 @@ def misfit(model_or_config) -> str | None:
 @functools.cache
 def counts_from_zero(model_class: type) -> bool:
     """Does a model take `position_ids` that begin at 0? RoBERTa's begin behind the padding's, and it counts them right by itself."""
-    takes = "position_ids" in inspect.signature(model_class.forward).parameters
-    return takes and "create_position_ids_from_input_ids" not in inspect.getsource(sys.modules[model_class.__module__])
+    if "position_ids" not in inspect.signature(model_class.forward).parameters:
+        return False
+    try:
+        return "create_position_ids_from_input_ids" not in inspect.getsource(sys.modules[model_class.__module__])
+    except (OSError, TypeError):  # a class made in a session or a notebook
+        return True
 
 
 def static_misfit(config: PreTrainedConfig) -> str | None:

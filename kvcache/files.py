@@ -89,7 +89,7 @@ def digest(header: Mapping, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 # Of a config, what changes no logits in evaluation, or is known from the parameters: two loadings of one model may differ in it.
-IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype|torch_dtype|use_cache|.*_token_id|.*drop.*|initializer.*|id2label|label2id|problem_type|output_.*|return_dict|pretraining_tp|vocab_size|.*loss.*|max_position_embeddings")
+IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype|torch_dtype|use_cache|.*_token_id|.*drop.*|initializer.*|id2label|label2id|problem_type|output_.*|return_dict|pretraining_tp|vocab_size|.*loss.*|_?attn_implementation.*|experts_implementation.*")
 
 
 def fingerprint(model: torch.nn.Module) -> str:

@@ -7,6 +7,7 @@ from architectures import COMMON, gpt_neo, logits_with_cache, logits_without_cac
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import kvcache
+from kvcache.architecture import counts_from_zero
 from kvcache.catalog import entry
 
 STEPS = [(0, 30), (30, 31), (31, 48), (48, 49), (49, 60)]
@@ -166,3 +167,8 @@ def test_a_model_of_ones_own_is_taken_as_it_is():
         assert kvcache.create(name, Wrapped(model_of("llama"))).layers
     with pytest.raises(ValueError, match="no modeling file found for own"):
         kvcache.create("sink", OwnConfig(**COMMON))
+
+
+def test_a_model_class_without_a_file_counts_its_positions_from_zero():
+    made = type("Typed", (torch.nn.Module,), {"__module__": "builtins", "forward": lambda self, input_ids, position_ids=None: input_ids})
+    assert counts_from_zero(made) and counts_from_zero(type(model_of("llama"))) and not counts_from_zero(transformers.RobertaForCausalLM)

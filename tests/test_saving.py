@@ -141,3 +141,10 @@ def test_the_same_weights_under_another_rotation_or_window_are_another_model(tmp
             continue
         with pytest.raises(CacheFileError, match="of other weights or another config"):
             load(tmp_path / "it.safetensors", other)
+
+
+def test_one_model_loaded_in_several_ways_is_one_model(tmp_path):
+    model = model_of("gemma3")
+    model.save_pretrained(tmp_path)
+    for way in ({}, {"attn_implementation": "eager"}):
+        assert fingerprint(type(model).from_pretrained(tmp_path, **way)) == fingerprint(model)
