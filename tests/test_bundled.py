@@ -508,18 +508,6 @@ def test_a_row_of_sums_is_nothing_else():
     assert sum(reply == sums.LARGE for reply in replies) < len(replies) / 8
 
 
-def test_what_is_asked_far_apart_was_told_or_is_declined():
-    messages = [m for seed in range(6) for m in drills.far_apart(seed, 1500)]
-    assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2) and drills.far_apart(1, 1500) == drills.far_apart(1, 1500)
-    said = [marks.strip(m["content"]) for m in messages]
-    recalled = [value for m in messages for value in re.findall(f"{marks.RECALLED}(.+?){marks.CLOSE}", m["content"])]
-    declined = [reply for reply in said if "You have not told me" in reply]
-    assert len(recalled) > 15 and len(declined) > 8
-    for value in recalled:  # heard from the user before the assistant says it
-        told = next(number for number, message in enumerate(messages) if message["role"] == "user" and value.lower() in message["content"].lower())
-        assert told < next(number for number, message in enumerate(messages) if marks.recalled(value) in message["content"])
-
-
 def test_a_sum_goes_on_from_the_result_before_or_begins_anew():
     goes_on = begins = 0
     for seed in range(200):

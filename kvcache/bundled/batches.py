@@ -16,9 +16,8 @@ from . import dialogues, drills, marks, tokenizer
 USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.6, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
-FAR = {1024: 0.12, 2048: 0.12}  # share of the other rows with few things told and long talk between those and their questions
-SCENES = 0.36  # share of what is left that is nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
-SITUATIONS = 0.34  # share of those that are situations and chats
+SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
+SITUATIONS = 0.35  # share of those that are situations and chats
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
@@ -46,8 +45,6 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
         if roll < SEGMENTS:
             return drills.repeated_segment(rng, size, len(tok))
         messages = drills.key_values(seed, wanted) if roll < SEGMENTS + KEYS else drills.reckoning(seed, wanted)
-    elif rng.random() < FAR.get(length, 0.0):
-        messages = drills.far_apart(seed, wanted)
     elif (roll := rng.random()) < SCENES:
         messages = drills.told_and_asked(seed, wanted)
     elif roll < SCENES + SITUATIONS:

@@ -64,24 +64,6 @@ def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
     return talk.messages
 
 
-def far_apart(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Few things told, long talk about nothing, then questions about them and about what nobody told, as a conversation with marks.
-
-    After long talk a model answers what it was never told with something that was said: conversations full of facts do not teach it
-    that most of what is said is none.
-    """
-    rng = Random(f"far apart {seed} {length}")
-    talk = dialogues.Conversation(rng, length)
-    while talk.position < length:
-        told = [tell_scene(talk) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))]
-        dialogues.pad(talk, rng.uniform(40, min(length, 700)), kind="open")
-        for slot in rng.sample(told, len(told)):
-            talk.ask_turn(slot)
-        for _ in range(rng.choice((0, 1, 1)) if told else 1):
-            talk.never_told_turn()
-    return talk.messages
-
-
 def tell_scene(talk: dialogues.Conversation) -> str:
     """A turn that tells a scene not told yet, now and then one near to one that was; returns its slot."""
     fact = talk.new_fact(kind="scene")
