@@ -20,12 +20,12 @@ BROKEN = {
     "recurrent_gemma": "keeps its recurrent states in the model and not in the cache, so one conversation would go on from another's",
 }
 # Attention that takes the number of keys for the number of tokens seen: measured, logits off by 10 to 70 % with room for more.
-COUNTS_KEYS = frozenset({"gpt_neo", "imagegpt", "led"})
+COUNTS_KEYS = frozenset({"fsmt", "gpt_neo", "imagegpt", "kosmos_2_text_model", "led"})
+NO_ENCODERS = frozenset({"evolla", "trocr"})  # whose is_decoder=False says nothing of their text
 FULL_TYPES = frozenset({"full_attention", "hybrid"})  # hybrid: full attention with a state beside it
 RECURRENT_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # with a state
 WINDOWED_TYPES = ("sliding_attention", "chunked_attention")
 IGNORES_WINDOW = frozenset({"moshi"})  # whose config has a sliding_window, and whose mask has none
-MASK_MAKERS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_masks_for_generate", "create_recurrent_attention_mask")
 
 
 def whole_config(model_or_config) -> PreTrainedConfig:
@@ -64,9 +64,9 @@ def other_types(config: PreTrainedConfig) -> list[str]:
 def modeling_module(config: PreTrainedConfig) -> ModuleType:
     """The file of the language model that transformers makes of a config. Raises ImportError where there is none, or where it needs what is not installed."""
     if made := _language_model(config):
-        return sys.modules[made.__module__]
+        return sys.modules[next((cls.__module__ for cls in made.__mro__ if cls.__module__.startswith("transformers.models.")), made.__module__)]
     package, _, name = type(config).__module__.rpartition(".")
-    if not name.startswith("configuration_"):
+    if not package or not name.startswith("configuration_"):
         raise ImportError(f"no modeling file lies beside {type(config).__name__} in {type(config).__module__}")
     return importlib.import_module(f"{package}.{name.replace('configuration_', 'modeling_')}")
 
@@ -74,14 +74,16 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
 def misfit(model_or_config) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
     config = whole_config(model_or_config)
+    text = config.get_text_config(decoder=True).model_type
     made = _language_model(config)  # and not the model at hand, whose forward may be wrapped
-    if made and not set(CACHE_ARGUMENTS) & set(inspect.signature(made.forward).parameters):
+    takes = inspect.signature(made.forward).parameters if made else {}
+    if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):
         return f"{config.model_type} takes no cache: its forward has neither past_key_values nor cache_params"
-    if config.model_type in OWN_CACHE:
-        return f"{config.model_type} keeps a cache of a kind of its own, which its modeling file makes"
-    if config.model_type in BROKEN:
-        return f"{config.model_type} {BROKEN[config.model_type]}"
-    if not config.is_encoder_decoder and not getattr(config, "is_decoder", True) and _has(config, "create_bidirectional_mask"):
+    if text in OWN_CACHE:
+        return f"{text} keeps a cache of a kind of its own, which its modeling file makes"
+    if text in BROKEN:
+        return f"{text} {BROKEN[text]}"
+    if not config.is_encoder_decoder and not getattr(config, "is_decoder", True) and text not in NO_ENCODERS and _has(config, "create_bidirectional_mask"):
         return f"this {config.model_type} is an encoder by its config: tokens attend to later ones, which a cache can not know; load it with is_decoder=True"
     return None
 
@@ -91,15 +93,13 @@ def counts_from_zero(model_class: type) -> bool:
     """Does a model take `position_ids` that begin at 0? RoBERTa's begin behind the padding's, and it counts them right by itself."""
     if "position_ids" not in inspect.signature(model_class.forward).parameters:
         return False
-    try:
-        return "create_position_ids_from_input_ids" not in inspect.getsource(sys.modules[model_class.__module__])
-    except (OSError, TypeError):  # a class made in a session or a notebook
-        return True
+    modules = {cls.__module__ for cls in model_class.__mro__ if cls.__module__.startswith("transformers.models.")}
+    return not any("create_position_ids_from_input_ids" in inspect.getsource(sys.modules[module]) for module in modules)
 
 
 def static_misfit(config: PreTrainedConfig) -> str | None:
     """Why room for tokens that have not come yet would change a model's results, or None."""
-    if config.model_type in COUNTS_KEYS or not any(_has(config, name) for name in MASK_MAKERS):
+    if config.model_type in COUNTS_KEYS:
         return f"{config.model_type} takes every key there is for a token seen, the empty room of static shapes too"
     if odd := sorted(set(get_layer_types_and_kwargs(config)[0]) - set(STATIC_LAYER_TYPE_MAPPING)):
         return f"{config.model_type} has layers of type {', '.join(odd)}, of which there is no static form"
@@ -123,8 +123,8 @@ def _language_model(config: PreTrainedConfig) -> type | None:
 
 
 def _has(config: PreTrainedConfig, name: str) -> bool:
-    """Does the modeling file use this function? True where it cannot be looked at."""
+    """Does the modeling file use this function?"""
     try:
         return hasattr(modeling_module(config), name)
     except ImportError:
-        return True
+        return False

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from . import caches
-from .architecture import decoder_config
+from .architecture import decoder_config, misfit
 from .cache import Cache, Made
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
@@ -40,7 +40,12 @@ def entry(name: str) -> Entry:
 
 
 def first_fitting(model_or_config) -> str:
-    """The first cache in the catalog that suits this model: "dynamic" for most, "mamba" for state spaces, "encoder_decoder" with an encoder."""
+    """The first cache in the catalog that suits this model: "dynamic" for most, "mamba" for state spaces, "encoder_decoder" with an encoder.
+
+    Raises ValueError, with the reason, for a model that none suits.
+    """
+    if reason := misfit(model_or_config):
+        raise ValueError(f"no cache suits this model: {reason}")
     return next(name for name, each in ENTRIES.items() if not each.fits_alone(model_or_config))
 
 

@@ -89,20 +89,25 @@ def digest(header: Mapping, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 # Of a config, what changes no logits in evaluation, or is known from the parameters: two loadings of one model may differ in it.
-IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype|torch_dtype|use_cache|.*_token_id|.*drop.*|initializer.*|id2label|label2id|problem_type|output_.*|return_dict|pretraining_tp|vocab_size|.*loss.*|_?attn_implementation.*|experts_implementation.*")
+IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype|torch_dtype|use_cache|(bos|eos|sep|decoder_start|forced_bos|forced_eos)_token_id|.*drop.*|initializer.*|id2label|label2id|problem_type|output_(attentions|hidden_states|router_logits)|return_dict|pretraining_tp|.*vocab_size|.*loss.*|_?attn_implementation.*|experts_implementation.*|tokenizer_class|task_specific_params|prefix|num_beams|max_length|temperature|torchscript|auto_map|keys_to_ignore_at_inference|gradient_checkpointing|chunk_size_feed_forward|.*jitter.*")
 
 
 def fingerprint(model: torch.nn.Module) -> str:
     """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype."""
-    config = {name: value for name, value in decoder_config(model).to_dict().items() if not IRRELEVANT.fullmatch(name)}
+    config = _relevant(decoder_config(model).to_dict())
     total = hashlib.sha256(model.config.model_type.encode() + json.dumps(config, sort_keys=True, default=str).encode())
     for name, parameter in model.named_parameters():
         flat = parameter.detach().reshape(-1)
         places = [i * (len(flat) - 1) // 15 for i in range(16)]  # as integers: float32 has no places beyond 2**24
         sample = flat[torch.tensor(places, device=flat.device)] if len(flat) else flat
-        total.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        total.update(f"{name.removeprefix('_orig_mod.')} {tuple(parameter.shape)} {parameter.dtype}".encode())
         total.update(sample.float().cpu().numpy().tobytes())
     return total.hexdigest()
+
+
+def _relevant(config: dict) -> dict:
+    """A config without what is IRRELEVANT, at any depth."""
+    return {name: _relevant(value) if isinstance(value, dict) else value for name, value in config.items() if not IRRELEVANT.fullmatch(str(name))}
 
 
 def versions() -> dict[str, str]:

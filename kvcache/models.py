@@ -32,7 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
-from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types
+from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types, misfit
 from .state import CARRIES
 from .step import CompiledStep
 
@@ -511,6 +511,8 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
     cache_argument = next((name for name in ("past_key_values", "cache_params") if name in arguments), None)
     if cache_argument is None:
         raise ModelError(f"{model_id} keeps no cache between tokens: pick another model.")
+    if reason := misfit(model.config):
+        raise ModelError(f"{model_id} can not go on from a cache: {reason}. Pick another model.")
     text_config = model.config.get_text_config(decoder=True)
     weight = next(model.parameters())
     has_encoder = bool(model.config.is_encoder_decoder)

@@ -108,13 +108,14 @@ _verified: weakref.WeakSet = weakref.WeakSet()
 @contextmanager
 def _evaluating(model) -> Iterator[None]:
     """Without dropout, whose noise is no rotation; every module goes back to the mode it was in."""
-    training = [module for module in model.modules() if module.training]
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        model.train(modes[0][1])
+        for module, training in modes:
+            module.training = training
 
 
 @torch.no_grad()
@@ -167,4 +168,4 @@ def _rotary_class(module):
 
 def _head_dim(config: PreTrainedConfig, layer_type: str) -> int:
     """Elements of a head's keys in layers of this type, the smallest where they differ."""
-    return min(shape.key_dim for shape, kind in zip(shapes_of(config, 1, 1), get_layer_types_and_kwargs(config)[0]) if kind in (layer_type, "hybrid"))
+    return min((shape.key_dim for shape, kind in zip(shapes_of(config, 1, 1), get_layer_types_and_kwargs(config)[0]) if kind in (layer_type, "hybrid")), default=0)

@@ -318,7 +318,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     accepted, side = inspect.signature(model.forward).parameters, ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
-    has_attention = "past_key_values" in accepted
+    has_attention = "past_key_values" in accepted or "cache_params" not in accepted  # a wrapper's forward names neither, and hands on
     kwargs["past_key_values" if has_attention else "cache_params"] = cache
     total = input_ids.shape[1]
     if not total:

@@ -8,7 +8,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import kvcache
 from kvcache.architecture import counts_from_zero
-from kvcache.catalog import entry
+from kvcache.catalog import entry, first_fitting
 
 STEPS = [(0, 30), (30, 31), (31, 48), (48, 49), (49, 60)]
 
@@ -162,13 +162,42 @@ def test_a_model_of_ones_own_is_taken_as_it_is():
         def forward(self, input_ids, **kwargs):
             return self.model(input_ids, **kwargs)
 
+    model, ids = model_of("llama"), token_ids(1, 60)
     for name in ("dynamic", "static", "quantized"):
         assert kvcache.create(name, OwnConfig(**COMMON)).layers
-        assert kvcache.create(name, Wrapped(model_of("llama"))).layers
+        cache = kvcache.create(name, Wrapped(model))
+        close(torch.cat([kvcache.feed(Wrapped(model), ids[:, a:b], cache) for a, b in STEPS], dim=1), logits_without_cache(model, ids))
     with pytest.raises(ValueError, match="no modeling file found for own"):
         kvcache.create("sink", OwnConfig(**COMMON))
 
 
-def test_a_model_class_without_a_file_counts_its_positions_from_zero():
-    made = type("Typed", (torch.nn.Module,), {"__module__": "builtins", "forward": lambda self, input_ids, position_ids=None: input_ids})
-    assert counts_from_zero(made) and counts_from_zero(type(model_of("llama"))) and not counts_from_zero(transformers.RobertaForCausalLM)
+def test_a_class_of_ones_own_counts_its_positions_as_the_one_it_is_made_from():
+    made = type("Typed", (torch.nn.Module,), {"__module__": "gone", "forward": lambda self, input_ids, position_ids=None: input_ids})
+    subclass = type("Mine", (transformers.RobertaForCausalLM,), {"__module__": "gone"})
+    assert counts_from_zero(made) and counts_from_zero(type(model_of("llama")))
+    assert not counts_from_zero(transformers.RobertaForCausalLM) and not counts_from_zero(subclass)
+
+
+def test_a_registered_class_of_ones_own_takes_every_cache():
+    class MineConfig(transformers.LlamaConfig):
+        model_type = "mine"
+
+    class Mine(transformers.LlamaForCausalLM):
+        config_class = MineConfig
+
+    transformers.AutoConfig.register("mine", MineConfig)
+    AutoModelForCausalLM.register(MineConfig, Mine)
+    torch.manual_seed(1)
+    model, ids = Mine(MineConfig(**COMMON)).eval(), token_ids(1, 60)
+    for name in ("dynamic", "static", "sink", "quantized"):
+        close(logits_with_cache(model, ids, kvcache.create(name, model), STEPS), logits_without_cache(model, ids))
+
+
+def test_no_cache_for_a_model_is_said_wherever_one_is_chosen():
+    with pytest.raises(ValueError, match="no cache suits this model: rwkv takes no cache"):
+        first_fitting(CONFIG_MAPPING["rwkv"]())
+    with pytest.raises(ValueError, match="static shapes: gpt_neo takes every key"):
+        kvcache.SlidingWindowCache(gpt_neo().config, window_length=64, max_cache_len=64)
+    with pytest.raises(ValueError, match="keeps its recurrent states in the model"):
+        kvcache.create("dynamic", transformers.LlavaConfig(text_config=transformers.RecurrentGemmaConfig()))
+    assert kvcache.create("dynamic", transformers.TrOCRConfig()).layers

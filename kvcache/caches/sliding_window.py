@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..architecture import WINDOWED_TYPES, bias_misfit, decoder_config, other_types
+from ..architecture import WINDOWED_TYPES, bias_misfit, decoder_config, other_types, static_misfit
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
@@ -174,6 +174,8 @@ class SlidingWindowCache(Cache):
             super().__init__(None if text is None else _layers(text, window_length, WindowLayer), lambda: WindowLayer(window_length))
         elif text is None:
             raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
+        elif reason := static_misfit(text):
+            raise ValueError(f"SlidingWindowCache of static shapes: {reason}")
         else:
             window_length = min(window_length, checked_length(text, max_cache_len))
             super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
