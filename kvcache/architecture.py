@@ -25,7 +25,8 @@ NO_ENCODERS = frozenset({"evolla", "trocr"})  # whose is_decoder=False says noth
 FULL_TYPES = frozenset({"full_attention", "hybrid"})  # hybrid: full attention with a state beside it
 RECURRENT_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})  # with a state
 WINDOWED_TYPES = ("sliding_attention", "chunked_attention")
-IGNORES_WINDOW = frozenset({"moshi"})  # whose config has a sliding_window, and whose mask has none
+IGNORES_WINDOW = frozenset({"moshi", "qwen3_omni_moe_text"})  # whose config has a sliding_window, and whose mask has none
+ONE_BY_ONE = frozenset({"fsmt"})  # whose decoder, given a cache, hides no token from those before it
 
 
 def whole_config(model_or_config) -> PreTrainedConfig:
@@ -95,6 +96,18 @@ def counts_from_zero(model_class: type) -> bool:
         return False
     modules = {cls.__module__ for cls in model_class.__mro__ if cls.__module__.startswith("transformers.models.")}
     return not any("create_position_ids_from_input_ids" in inspect.getsource(sys.modules[module]) for module in modules)
+
+
+def tokens_at_once(config: PreTrainedConfig, filled: bool) -> int | None:
+    """Most tokens that attention reads right in one forward on a cache, filled or empty; None for any number.
+
+    What stands in the first forward alone is read in both directions by PaliGemma, and never forgotten by Unlimited-OCR: later
+    tokens come one by one, and the first forward is to have the whole prompt.
+    """
+    if config.model_type in ONE_BY_ONE:
+        return 1
+    both_ways = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    return 1 if filled and (both_ways or "reference_sliding_attention" in layer_types(config)) else None
 
 
 def static_misfit(config: PreTrainedConfig) -> str | None:

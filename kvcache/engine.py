@@ -26,6 +26,7 @@ from transformers.generation.logits_process import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from . import catalog
+from .architecture import decoder_config, tokens_at_once
 from .memory import Snapshot, heard_by, seen_by, take_snapshot
 from .models import LoadedModel
 from .step import wants_compiled
@@ -346,10 +347,11 @@ def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: in
     """Cut new ids into what is fed in one forward, given how many tokens the cache has seen.
 
     Some recurrent models forget their state when a filled cache is fed several tokens at once, and answer on as if
-    nothing had happened: they get everything at once on an empty cache, and single tokens afterwards.
+    nothing had happened: they get everything at once on an empty cache, and single tokens afterwards. So do models
+    that read a prompt in another way than what follows it.
     """
     if not loaded.continues_in_chunks:
-        chunk = 1 if seen else max(len(ids), 1)
+        chunk = 1 if seen else tokens_at_once(decoder_config(loaded.config), filled=False) or max(len(ids), 1)
     for start in range(0, len(ids), chunk):
         yield ids[start : start + chunk]
 

@@ -32,7 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
-from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types, misfit
+from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types, misfit, tokens_at_once
 from .state import CARRIES
 from .step import CompiledStep
 
@@ -559,8 +559,8 @@ def _decoder_start_id(model: Any) -> int | None:
 
 
 def _continues_in_chunks(text_config: Any) -> bool:
-    recurrent = RECURRENT_TYPES.intersection(layer_types(text_config))
-    return not recurrent or text_config.model_type in CARRIES
+    recurrent = RECURRENT_TYPES.intersection(layer_types(text_config)) and text_config.model_type not in CARRIES
+    return not recurrent and tokens_at_once(text_config, filled=True) is None
 
 
 # ------------------------------------------------------------------------------------------------- loaded models kept

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
-from .architecture import counts_from_zero
+from .architecture import counts_from_zero, decoder_config, tokens_at_once
 from .layer import B, CropError, Layer, Stored, target_length
 
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
@@ -310,7 +310,8 @@ def refuse_jump(layers: list, query_length: int) -> None:
 def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
     """Continue a cache, filled or new, by input_ids [B, T] on any model; returns the logits [B, T, V].
 
-    In one forward where that is right, else token by token. Positions are given where the model takes them, since
+    In one forward where that is right, else token by token: what comes after a model's first forward, if that reads all
+    it gets in both directions, is read as what follows a prompt. Positions are given where the model takes them, since
     Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too. To a
     model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
     `encoder_outputs` are the encoder's.
@@ -326,7 +327,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
     positions = _positions(attention_mask, seen, input_ids)
     layers = getattr(cache, "self_attention_cache", cache).layers
-    size = 1 if any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers) else max(total, 1)
+    forgets = any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers)
+    size = 1 if forgets else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
     for start in range(0, total, size):
         stop = min(total, start + size)
