@@ -106,14 +106,15 @@ def tokens_at_once(config: PreTrainedConfig, filled: bool) -> int | None:
     """
     if config.model_type in ONE_BY_ONE:
         return 1
-    both_ways = getattr(config, "use_bidirectional_attention", None) in (True, "all")
-    return 1 if filled and (both_ways or "reference_sliding_attention" in layer_types(config)) else None
+    return 1 if filled and (_both_ways(config) or "reference_sliding_attention" in layer_types(config)) else None
 
 
 def static_misfit(config: PreTrainedConfig) -> str | None:
     """Why room for tokens that have not come yet would change a model's results, or None."""
     if config.model_type in COUNTS_KEYS:
         return f"{config.model_type} takes every key there is for a token seen, the empty room of static shapes too"
+    if _both_ways(config):
+        return f"the {config.model_type} of this model reads a prompt in both directions, the empty room of static shapes too"
     if odd := sorted(set(get_layer_types_and_kwargs(config)[0]) - set(STATIC_LAYER_TYPE_MAPPING)):
         return f"{config.model_type} has layers of type {', '.join(odd)}, of which there is no static form"
     return bias_misfit(config)
@@ -124,6 +125,11 @@ def bias_misfit(config: PreTrainedConfig) -> str | None:
     if config.model_type == "falcon" and getattr(config, "alibi", False):
         return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"
     return None
+
+
+def _both_ways(config: PreTrainedConfig) -> bool:
+    """Does every token of a forward attend to those after it, too?"""
+    return getattr(config, "use_bidirectional_attention", None) in (True, "all")
 
 
 def _language_model(config: PreTrainedConfig) -> type | None:

@@ -92,10 +92,14 @@ def verify_rope(model, rope: Rope, layers: list[int]) -> None:
     """
     if model in _verified:
         return
-    ids = torch.arange(6, device=model.device)[None] + 3
+    if model.config.is_encoder_decoder:
+        raise RopeError(f"how {model.config.model_type} rotates its keys can be checked on decoders alone, and it has an encoder")
+    ids = torch.arange(6, device=next(model.parameters()).device)[None] + 3
     with _evaluating(model):
         here, there = (_keys_at(model, ids, start) for start in (0, 7))
     for layer in layers:
+        if here[layer] is None:
+            raise RopeError(f"layer {layer} of this {model.config.model_type} keeps no keys of a text, so it can not be seen how they turn")
         moved, expected = rope.rotate(here[layer], 7).float(), there[layer].float()
         if (moved - expected).norm() > 0.05 * expected.norm():  # bf16 rounds to 1 %, a wrong rotation is off by 100 %
             raise RopeError(f"layer {layer} of this {model.config.model_type} does not move its keys by its RoPE frequencies alone")

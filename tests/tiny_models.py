@@ -42,6 +42,7 @@ EXTRA = {
     "ernie4_5_vl_moe_text": dict(moe_intermediate_size=[32, 32], **M_ROPE),
     **dict.fromkeys(("glm4v_moe_text", "glm_ocr_text", "glmga_text"), dict(rope_parameters={**M_ROPE["rope_parameters"], "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]})),
     "qwen2_5_omni_talker": dict(vocab_size=97, embedding_size=64, **M_ROPE),
+    "dots3_note_text": dict(num_key_value_heads=4),
     "chameleon": dict(vocabulary_map={"<image>": 96}),
     "mllama_text_model": dict(cross_attention_layers=[1]),
 }  # fmt: skip
