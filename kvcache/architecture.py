@@ -117,13 +117,15 @@ def static_misfit(config: PreTrainedConfig) -> str | None:
         return f"the {config.model_type} of this model reads a prompt in both directions, the empty room of static shapes too"
     if odd := sorted(set(get_layer_types_and_kwargs(config)[0]) - set(STATIC_LAYER_TYPE_MAPPING)):
         return f"{config.model_type} has layers of type {', '.join(odd)}, of which there is no static form"
-    return bias_misfit(config)
+    return exact_misfit(config)
 
 
-def bias_misfit(config: PreTrainedConfig) -> str | None:
-    """Why a model's position bias needs exactly the tokens seen, no fewer and no room for more, or None."""
+def exact_misfit(config: PreTrainedConfig) -> str | None:
+    """Why a model needs the keys of all tokens seen and no room for more, or None."""
     if config.model_type == "falcon" and getattr(config, "alibi", False):
         return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"
+    if layers := getattr(config, "cross_attention_layers", None):
+        return f"layers {list(layers)} of {config.model_type} keep the keys of pictures, which neither a window nor room for later tokens fits"
     return None
 
 

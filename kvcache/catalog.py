@@ -84,6 +84,8 @@ def predict_memory(
     if source_tokens is not None:
         sides = cache.predict_memory(config, tokens, source_tokens, batch_size, dtype)
         return Memory(tuple(layer for memory in sides.values() for layer in memory.layers), {})
+    if pictures := getattr(config, "cross_attention_layers", None):
+        raise ValueError(f"how long the keys in layers {list(pictures)} of {config.model_type} are depends on its pictures: not predicted, only measured")
     shapes = shapes_of(config, batch_size, dtype.itemsize)
     layers = tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes))
     return Memory(layers, {})

@@ -35,9 +35,7 @@ class Shape:
 
 
 def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape]:
-    """The Shape of each layer of a text decoder's config. Raises ValueError for a decoder that keeps a picture's keys in layers of their own."""
-    if getattr(config, "cross_attention_layers", None):
-        raise ValueError(f"the bytes of {config.model_type} depend on its pictures, which layers {config.cross_attention_layers} attend to, and are not predicted, only measured")
+    """The Shape of each layer of a text decoder's config."""
     shapes = [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
     if config.model_type == "mimo_v2_flash":  # twice the heads in windows, which only its modeling file says
         windows = [kind == "sliding_attention" for kind in config.layer_types]

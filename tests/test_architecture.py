@@ -201,3 +201,41 @@ def test_no_cache_for_a_model_is_said_wherever_one_is_chosen():
     with pytest.raises(ValueError, match="keeps its recurrent states in the model"):
         kvcache.create("dynamic", transformers.LlavaConfig(text_config=transformers.RecurrentGemmaConfig()))
     assert kvcache.create("dynamic", transformers.TrOCRConfig()).layers
+
+
+def mllama() -> transformers.MllamaForCausalLM:
+    """Whose second layer attends to a picture."""
+    torch.manual_seed(0)
+    text = CONFIG_MAPPING["mllama"]().text_config.to_dict()
+    sizes = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, cross_attention_layers=[1], pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    model = transformers.MllamaForCausalLM(transformers.models.mllama.configuration_mllama.MllamaTextConfig(**{**text, **sizes})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("gate"):
+                parameter.fill_(1.0)  # 0 in a fresh model, which keeps the picture out
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "parameters", "bound"), [("dynamic", {}, 1e-5), ("offloaded", {}, 1e-5), ("quantized", {"nbits": 8, "residual_length": 8}, 0.03)])
+def test_a_picture_in_layers_of_its_own_stays_in_the_cache(name, parameters, bound):
+    model, ids = mllama(), torch.randint(3, 97, (1, 40), generator=torch.Generator().manual_seed(1))
+    picture = torch.randn(1, 150, 64, generator=torch.Generator().manual_seed(2))
+
+    def logits(start: int, stop: int, **kwargs) -> torch.Tensor:
+        seen = dict(cross_attention_mask=torch.zeros(1, 1, stop - start, 150), full_text_row_masked_out_mask=torch.ones(1, 1, stop - start, 1))
+        return model(ids[:, start:stop], **seen, **kwargs).logits
+
+    exact, blind = logits(0, 40, cross_attention_states=picture, use_cache=False), model(ids, use_cache=False).logits
+    assert (blind - exact).norm() > 0.1 * exact.norm()
+    cache = kvcache.create(name, model, **parameters)
+    ours = [logits(0, 7, cross_attention_states=picture, past_key_values=cache), *(logits(a, b, past_key_values=cache) for a, b in ((7, 16), (16, 17), (17, 40)))]
+    assert (torch.cat(ours, dim=1) - exact).norm() < bound * exact.norm()
+    with pytest.raises(ValueError, match="depends on its pictures: not predicted, only measured"):
+        kvcache.predict_memory(name, model, 10, **parameters)
+
+
+@pytest.mark.parametrize("name", ["static", "offloaded_static", "sliding_window", "sink"])
+def test_no_window_and_no_room_where_layers_keep_pictures(name):
+    with pytest.raises(ValueError, match=r"layers \[1\] of mllama_text_model keep the keys of pictures"):
+        kvcache.create(name, mllama())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, exact_misfit, layer_types, other_types
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer
@@ -138,6 +138,8 @@ class SinkCache(Cache):
 
 def misfit(config: PreTrainedConfig) -> str | None:
     """Why sinks do not suit this model, or None."""
+    if reason := exact_misfit(config):
+        return reason
     if odd := other_types(config):
         return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
     if not FULL_TYPES & set(layer_types(config)):

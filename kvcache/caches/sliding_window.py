@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..architecture import WINDOWED_TYPES, bias_misfit, decoder_config, other_types, static_misfit
+from ..architecture import WINDOWED_TYPES, decoder_config, exact_misfit, other_types, static_misfit
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
@@ -190,7 +190,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
     if has_states_alone(config):
         return f"{config.model_type} has recurrent states and no keys and values of which a window could be kept; 'mamba' is its cache"
-    return bias_misfit(config)
+    return exact_misfit(config)
 
 
 def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:
