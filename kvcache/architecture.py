@@ -80,6 +80,8 @@ def misfit(model_or_config) -> str | None:
     takes = inspect.signature(made.forward).parameters if made else {}
     if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):
         return f"{config.model_type} takes no cache: its forward has neither past_key_values nor cache_params"
+    if not hasattr(config.get_text_config(decoder=True), "num_hidden_layers"):
+        return f"the config of {config.model_type} has no num_hidden_layers: it is of several models, of which each takes a cache of its own"
     if text in OWN_CACHE:
         return f"{text} keeps a cache of a kind of its own, which its modeling file makes"
     if text in BROKEN:

@@ -22,6 +22,12 @@ def test_a_model_that_takes_no_cache_is_refused(model_type, name):
     assert "takes no cache" in entry(name).fits(config)
 
 
+@pytest.mark.parametrize("model_type", ["bark", "blt", "pi0"])
+def test_several_models_under_one_config_are_refused(model_type):
+    with pytest.raises(ValueError, match=f"the config of {model_type} has no num_hidden_layers: it is of several models"):
+        kvcache.create("dynamic", CONFIG_MAPPING[model_type]())
+
+
 @pytest.mark.parametrize("model_type", ["xlstm", "minimax"])
 def test_a_model_with_a_cache_of_its_own_is_refused(model_type):
     with pytest.raises(ValueError, match="keeps a cache of a kind of its own"):
