@@ -26,6 +26,7 @@ from transformers.cache_utils import (
 )
 
 from . import files
+from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
@@ -39,7 +40,9 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     """One cache layer per model layer: ours where `table` has the type, else transformers' own."""
     types, kwargs = get_layer_types_and_kwargs(config)
     table = {**state_layers(config, table), **table}
-    return [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
+    layers = [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
+    layers[-1].one_by_one = tokens_at_once(config, filled=True) == 1  # asked of the last one: once it has seen tokens, so have all
+    return layers
 
 
 class Made:
@@ -287,7 +290,7 @@ class Cache(transformers.Cache):
         """(kv_length, kv_offset) of a layer.
 
         Asked in every forward before any layer has changed, so forwards that would go wrong are refused here: raises
-        ValueError for a jump that recurrent layers would get wrong, and for padding that this cache cannot take.
+        ValueError for a jump that recurrent layers or the model's mask would get wrong, and for padding that this cache cannot take.
         """
         refuse_jump(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):

@@ -17,6 +17,7 @@ from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
 from .predict import predict_layer, shapes_of
+from .whole import whole_number
 
 ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
@@ -71,9 +72,9 @@ def predict_memory(
     length of the encoder's output, is asked for with "encoder_decoder" alone. Raises ValueError as `create` does, on
     tokens beyond a capacity, and for layers with no closed form.
     """
-    for word, value in (("tokens", tokens), ("batch_size", batch_size), ("source_tokens", source_tokens or 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < (word == "batch_size"):
-            raise ValueError(f"{word} must be a whole number of at least {int(word == 'batch_size')}, got {value!r}")
+    tokens, batch_size = whole_number("tokens", tokens, 0), whole_number("batch_size", batch_size, 1)
+    if source_tokens is not None:
+        source_tokens = whole_number("source_tokens", source_tokens, 0)
     cache = create(name, getattr(model_or_config, "config", model_or_config), **parameters)
     if isinstance(cache, EncoderDecoderCache) != (source_tokens is not None):
         raise ValueError(f"source_tokens, the length of the encoder's output, is for encoder_decoder, which needs it; got {source_tokens} for {name}")

@@ -297,10 +297,15 @@ def has_states_alone(config: PreTrainedConfig) -> bool:
 
 
 def refuse_jump(layers: list, query_length: int) -> None:
-    """Raise ValueError before a forward of several tokens whose recurrent layers would forget what they hold.
+    """Raise ValueError before a forward of several tokens that would forget what recurrent layers hold, or attend as a prompt does.
 
     Some models ask within their first forward too: then the last layer has seen nothing yet, and nothing is refused.
     """
+    if query_length > 1 and layers and getattr(layers[-1], "one_by_one", False) and layers[-1].get_seq_length():
+        raise ValueError(
+            f"this model reads several tokens at once as it reads a prompt, so {query_length} on a filled cache would be read otherwise than "
+            "what follows one; kvcache.feed(model, ids, cache) gives them one by one"
+        )
     states = [layer for layer in layers if isinstance(layer, States)]
     if all(layer.seen if isinstance(layer, Layer) else any(layer.has_previous_state.values()) for layer in states):
         for layer in states:
@@ -328,7 +333,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     positions = _positions(attention_mask, seen, input_ids)
     layers = getattr(cache, "self_attention_cache", cache).layers
     forgets = any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers)
-    size = 1 if forgets else tokens_at_once(decoder_config(model), filled=seen > 0) or total
+    size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
     for start in range(0, total, size):
         stop = min(total, start + size)

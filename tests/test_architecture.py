@@ -1,6 +1,7 @@
 """Architectures that treat a cache in a way of their own: right all the same, or refused with the reason."""
 
 import pytest
+import tiny_models
 import torch
 import transformers
 from architectures import COMMON, gpt_neo, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
@@ -212,9 +213,7 @@ def test_no_cache_for_a_model_is_said_wherever_one_is_chosen():
 def mllama() -> transformers.MllamaForCausalLM:
     """Whose second layer attends to a picture."""
     torch.manual_seed(0)
-    text = CONFIG_MAPPING["mllama"]().text_config.to_dict()
-    sizes = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, cross_attention_layers=[1], pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    model = transformers.MllamaForCausalLM(transformers.models.mllama.configuration_mllama.MllamaTextConfig(**{**text, **sizes})).eval()
+    model = transformers.MllamaForCausalLM(tiny_models.config_of(type(CONFIG_MAPPING["mllama"]().text_config))).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("gate"):

@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -444,6 +445,13 @@ def test_rows_that_do_not_fit_are_refused_with_gradients_too():
     with pytest.raises(ValueError, match="this cache holds batch 1"):
         cache.update(*torch.randn(2, 2, 2, 3, 16, requires_grad=True), 0)
     assert cache.get_seq_length() == 3
+
+
+def test_whole_numbers_may_be_those_of_other_libraries():
+    config, eight = model_of("llama").config, numpy.int64(8)
+    sink, static, window = SinkCache(eight, torch.tensor(2)), kvcache.StaticCache(config, max_batch_size=eight, max_cache_len=eight), SlidingWindowCache(config, window_length=eight, max_cache_len=eight)
+    assert kvcache.predict_memory("dynamic", config, eight, eight) == kvcache.predict_memory("dynamic", config, 8, 8)
+    assert {type(number) for number in (sink.window_length, sink.num_sink_tokens, static.max_cache_len, window.layers[0].window_length)} == {int}
 
 
 @pytest.mark.parametrize("make", [lambda: SlidingWindowCache(window_length=8.5), lambda: SinkCache(8.0), lambda: SinkCache(8, True), lambda: QuantizedCache(nbits=4.0)])

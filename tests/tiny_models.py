@@ -1,4 +1,4 @@
-"""A tiny random model of any kind that transformers has, of one generic shape; where that does not do for a kind, EXTRA has what it needs."""
+"""A tiny random model of any kind that transformers has, of one generic shape: EXTRA has what else a kind needs, NOT_BUILT those that shape does not suit."""
 
 import inspect
 from dataclasses import dataclass
@@ -8,17 +8,16 @@ import torch
 import transformers
 from architectures import RECURRENT
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 SIZES = dict(
     vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256, sliding_window=24,
     n_layer=2, n_embd=64, n_head=4, num_layers=2, num_local_experts=4, num_experts=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32, n_shared_experts=1,
     first_k_dense_replace=1, n_group=1, topk_group=1, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-    d_model=64, decoder_ffn_dim=96, encoder_ffn_dim=96, is_decoder=True, state_size=8,
+    d_model=64, decoder_ffn_dim=96, encoder_ffn_dim=96, is_decoder=True, state_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0,
 )  # fmt: skip
 SIZES_OF_EYES = dict(depth=1, embed_dim=64, num_heads=4, out_hidden_size=64, image_size=32, patch_size=8, num_channels=3, in_channels=3, in_chans=3, projection_dim=64, hidden_dim=64, text_hidden_size=64)  # and of ears
-NO_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=0)
-TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 M_ROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=10_000.0, mrope_section=[2, 3, 3]))
 EXTRA = {
     "codegen": dict(rotary_dim=8),
@@ -31,22 +30,42 @@ EXTRA = {
     "whisper": dict(d_model=64),
     "xlnet": dict(d_model=64, n_head=4, d_head=16),
     **{name: changes for name, (_, changes) in RECURRENT.items()},
-    "bailing_hybrid": dict(layer_types=["linear_attention", "full_attention"]),
+    "bailing_hybrid": dict(num_key_value_heads=4, layer_types=["linear_attention", "full_attention"]),
     "zaya": dict(num_experts_per_tok=1),
     "deepseek_v32": dict(num_key_value_heads=4, index_n_heads=4, index_head_dim=16, index_topk=64),
     "gemma4_text": dict(vocab_size_per_layer_input=97, hidden_size_per_layer_input=8),
     "recurrent_gemma": dict(block_types=["recurrent", "attention"], num_key_value_heads=1),
     "qwen3_5_moe_text": dict(layer_types=["linear_attention", "full_attention"], num_experts=2, num_experts_per_tok=1, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16),
     "qwen4_exp_text": dict(layer_types=["linear_attention", "indexed_attention"], linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16),
-    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "glm46v_text", "glm4v_text"), M_ROPE),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "glm46v_text", "glm4v_text", "cosmos3_edge_text", "paddleocr_vl_text"), M_ROPE),
     "ernie4_5_vl_moe_text": dict(moe_intermediate_size=[32, 32], **M_ROPE),
     **dict.fromkeys(("glm4v_moe_text", "glm_ocr_text", "glmga_text"), dict(rope_parameters={**M_ROPE["rope_parameters"], "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]})),
-    "qwen2_5_omni_talker": dict(vocab_size=97, embedding_size=64, **M_ROPE),
-    "dots3_note_text": dict(num_key_value_heads=4),
-    "chameleon": dict(vocabulary_map={"<image>": 96}),
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "mistral4", "mistral_large4_text", "youtu", "dots3_note_text"), dict(num_key_value_heads=4)),
+    **dict.fromkeys(("chameleon", "emu3"), dict(vocabulary_map={"<image>": 96})),
     "mllama_text_model": dict(cross_attention_layers=[1]),
 }  # fmt: skip
-LARGEST = 4e7  # parameters: what a kind's config does not let us make smaller is left out
+KINDS = {
+    "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForImageTextToText": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    "AutoModelForSeq2SeqLM": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForSpeechSeq2Seq": modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+}
+NOT_BUILT = {
+    **dict.fromkeys(("blt", "janus", "vibevoice", "vibevoice_asr"), "75M parameters and more, which its config does not let us make fewer"),
+    **dict.fromkeys(("blip", "blip-2", "idefics", "instructblip", "instructblipvideo", "kosmos-2", "pi0", "pix2struct"), "no text without a picture"),
+    **dict.fromkeys(("moonshine_streaming", "voxtral_realtime"), "no text without sound"),
+    **dict.fromkeys(("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"), "of any two models, and none by default that fit"),
+    **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), "needs timm"),
+    "inkling_mm_model": "needs scipy",
+    "xmod": "asks for a language first",
+    **dict.fromkeys(
+        (
+            "cohere_compass", "cohere_compass_text", "dbrx", "deepseek_ocr2", "dia", "diffusion_gemma", "dots3_note", "ernie4_5_vl_moe", "evolla", "florence2", "fun_asr_nano", "gemma3n_text", "gemma4_assistant",
+            "gemma4_unified_assistant", "glm5_next", "granite4_vision", "hunyuan_vl", "kyutai_speech_to_text", "molmo2", "muse_spark", "musicgen", "musicgen_melody", "nemo_speechlm", "nemotron_h_omni", "qwen4_exp", "qwen4_exp_text", "reformer",
+        ),
+        "wants sizes of its own",
+    ),
+}  # fmt: skip
 
 
 @dataclass
@@ -58,40 +77,28 @@ class Heard(BaseModelOutput):
     router_probs: torch.Tensor | None = None
 
 
-def build(model_type: str, auto: type = transformers.AutoModelForCausalLM) -> transformers.PreTrainedModel | None:
-    """A tiny model, or None where the generic shape does not do."""
-    for left_out, ids in (((), NO_TOKENS), ((), TOKENS), (("head_dim",), NO_TOKENS), (("head_dim",), TOKENS), (("q_lora_rank",), NO_TOKENS), (("num_key_value_heads",), NO_TOKENS)):
-        try:
-            config = config_of(CONFIG_MAPPING[model_type], left_out, ids)
-            with torch.device("meta"):
-                size = sum(p.numel() for p in auto.from_config(config).parameters())
-            if size > LARGEST:
-                return None
-            torch.manual_seed(0)
-            model = auto.from_config(config).eval()
-            exact_logits(model, torch.arange(1, 9)[None])
-            return louder(model)
-        except Exception:  # whatever a config or a model says to sizes that are not for it
-            continue
-    return None
+def build(model_type: str, auto: type = transformers.AutoModelForCausalLM) -> transformers.PreTrainedModel:
+    """A tiny model. Raises whatever its config or its first forward says to sizes that are not for it."""
+    config = config_of(CONFIG_MAPPING[model_type])
+    torch.manual_seed(0)
+    return louder(auto.from_config(config).eval())
 
 
-def config_of(made: type, left_out: tuple[str, ...], ids: dict) -> transformers.PreTrainedConfig:
+def config_of(made: type) -> transformers.PreTrainedConfig:
     """A config of generic sizes, and so are those within it."""
     fields = set(inspect.signature(made.__init__).parameters) | set(made.attribute_map)
     fields = fields.union(*(getattr(cls, "__dataclass_fields__", ()) for cls in made.__mro__))
-    values = {name: value for name, value in {**SIZES, **SIZES_OF_EYES, **EXTRA.get(made.model_type, {})}.items() if name in fields and value is not None}
-    values = {name: value for name, value in values.items() if name not in left_out}
-    return made(**{**ids, **values, **parts_of(made, left_out, ids)})
+    values = {**SIZES, **SIZES_OF_EYES, **EXTRA.get(made.model_type, {})}
+    return made(**{name: value for name, value in values.items() if name in fields and value is not None}, **parts_of(made))
 
 
-def parts_of(made: type, left_out: tuple[str, ...], ids: dict) -> dict[str, transformers.PreTrainedConfig]:
+def parts_of(made: type) -> dict[str, transformers.PreTrainedConfig]:
     """The configs within a config: of the kinds that are there by default."""
     if not made.sub_configs:
         return {}
     default = made()
     kinds = {name: type(getattr(default, name, None)) for name in made.sub_configs}
-    return {name: config_of(kind, left_out, ids) for name, kind in kinds.items() if issubclass(kind, transformers.PreTrainedConfig)}
+    return {name: config_of(kind) for name, kind in kinds.items() if issubclass(kind, transformers.PreTrainedConfig)}
 
 
 def louder(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
@@ -120,8 +127,7 @@ def heard(model: transformers.PreTrainedModel) -> dict[str, Heard]:
 
 
 @cache
-def built(auto: type, kinds: tuple[str, ...]) -> dict[str, transformers.PreTrainedModel]:
-    """All of these kinds that can be built, by model type; the same for every caller."""
+def built(auto: str) -> dict[str, transformers.PreTrainedModel]:
+    """All kinds that are not NOT_BUILT, of an auto class like AutoModelForCausalLM, by model type; the same for every caller."""
     transformers.logging.set_verbosity_error()
-    models = {model_type: build(model_type, auto) for model_type in sorted(kinds)}
-    return {model_type: model for model_type, model in models.items() if model is not None}
+    return {model_type: build(model_type, getattr(transformers, auto)) for model_type in sorted(KINDS[auto]) if model_type not in NOT_BUILT}

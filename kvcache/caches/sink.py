@@ -13,6 +13,7 @@ from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer
 from ..predict import Shape
 from ..rope import Rope, RopeError, rope_for, verify_rope
+from ..whole import whole_number
 from .dynamic import windowed
 from .sliding_window import WindowLayer
 
@@ -30,10 +31,8 @@ class SinkLayer(WindowLayer):
 
     def __init__(self, window_length: int, num_sink_tokens: int = 4, rope: Rope | None = None):
         super().__init__(window_length)
-        if isinstance(num_sink_tokens, bool) or not isinstance(num_sink_tokens, int) or not 0 <= num_sink_tokens < window_length:
-            raise ValueError(f"num_sink_tokens must be a whole number from 0 to {window_length - 1} (below window_length), got {num_sink_tokens!r}")
-        self.num_sink_tokens, self.rope = num_sink_tokens, rope
-        self.sink_keys = Buffer(num_sink_tokens)
+        self.num_sink_tokens, self.rope = whole_number("num_sink_tokens", num_sink_tokens, 0, high=self.window_length - 1), rope
+        self.sink_keys = Buffer(self.num_sink_tokens)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs
@@ -122,8 +121,8 @@ class SinkCache(Cache):
     takes_left_padding = False
 
     def __init__(self, window_length: int = 256, num_sink_tokens: int = 4, config: PreTrainedConfig | None = None):
-        self.window_length, self.num_sink_tokens = window_length, num_sink_tokens
-        SinkLayer(window_length, num_sink_tokens)  # raises on bad values now, not at the first token
+        first = SinkLayer(window_length, num_sink_tokens)  # raises on bad values now, not at the first token
+        self.window_length, self.num_sink_tokens = window_length, num_sink_tokens = first.window_length, first.num_sink_tokens
         if config is None:
             warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
             return super().__init__(None, lambda: SinkLayer(window_length, num_sink_tokens))

@@ -14,6 +14,7 @@ from ..layer import Layer, RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
 from ..rows import attendable
 from ..state import has_states_alone
+from ..whole import whole_number
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
@@ -32,9 +33,7 @@ class WindowLayer(RowsLayer):
 
     def __init__(self, window_length: int, is_sliding: bool = False):
         super().__init__(is_sliding)
-        if isinstance(window_length, bool) or not isinstance(window_length, int) or window_length < 2:
-            raise ValueError(f"window_length must be a whole number of at least 2, got {window_length!r}")
-        self.window_length = window_length
+        self.window_length = whole_number("window_length", window_length, 2)
         self.masked = is_sliding  # does the model's own mask hide every token that this window forgets?
         self.record_past = False
         self.unsettled: int | None = None  # tokens since the last `crop`, but for the first piece; None before that
@@ -163,7 +162,7 @@ class SlidingWindowCache(Cache):
         window_length = getattr(text, "sliding_window", None) if window_length is None else window_length
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
-        WindowLayer(window_length)  # raises on bad values now, not at the first token
+        window_length = WindowLayer(window_length).window_length  # raises on bad values now, not at the first token
         reason = None if text is None else misfit(text)
         if reason:
             raise ValueError(f"SlidingWindowCache: {reason}")
@@ -177,7 +176,8 @@ class SlidingWindowCache(Cache):
         elif reason := static_misfit(text):
             raise ValueError(f"SlidingWindowCache of static shapes: {reason}")
         else:
-            window_length = min(window_length, checked_length(text, max_cache_len))
+            max_cache_len = checked_length(text, max_cache_len)
+            window_length = min(window_length, max_cache_len)
             super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
             place(self.layers, text, **given)
 

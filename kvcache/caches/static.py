@@ -16,6 +16,7 @@ from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
 from ..rows import attendable
 from ..step import DECODE, why_not_compiled
+from ..whole import whole_number
 
 
 @dataclass(frozen=True)
@@ -396,17 +397,12 @@ def checked_length(config: PreTrainedConfig, max_cache_len: int | None) -> int:
     length = max_cache_len if max_cache_len is not None else getattr(config, "max_position_embeddings", None)
     if length is None:
         raise ValueError(f"max_cache_len= is needed: the config of {config.model_type} has no max_position_embeddings")
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise ValueError(f"max_cache_len must be a whole number of at least 1, got {length!r}")
-    return length
+    return whole_number("max_cache_len", length, 1)
 
 
 def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | None:
     """The one batch size of two names for it."""
-    given = [size for size in (batch_size, max_batch_size) if size is not None]
-    for size in given:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"max_batch_size must be a whole number of at least 1, got {size!r}")
+    given = [whole_number("max_batch_size", size, 1) for size in (batch_size, max_batch_size) if size is not None]
     if len(set(given)) > 1:
         raise ValueError(f"batch_size and max_batch_size are two names for one thing, got {batch_size} and {max_batch_size}")
     return given[0] if given else None
