@@ -96,8 +96,14 @@ def counts_from_zero(model_class: type) -> bool:
     """Does a model take `position_ids` that begin at 0? RoBERTa's begin behind the padding's, and it counts them right by itself."""
     if "position_ids" not in inspect.signature(model_class.forward).parameters:
         return False
+    return not written_with(model_class, "create_position_ids_from_input_ids")
+
+
+@functools.cache
+def written_with(model_class: type, word: str) -> bool:
+    """Is a word in transformers' source of a model?"""
     modules = {cls.__module__ for cls in model_class.__mro__ if cls.__module__.startswith("transformers.models.")}
-    return not any("create_position_ids_from_input_ids" in inspect.getsource(sys.modules[module]) for module in modules)
+    return any(word in inspect.getsource(sys.modules[module]) for module in modules)
 
 
 def tokens_at_once(config: PreTrainedConfig, filled: bool) -> int | None:

@@ -29,6 +29,7 @@ from . import files
 from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
+from .pictures import Shift, joined_shift
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
@@ -71,6 +72,7 @@ class Cache(transformers.Cache):
     capacity: int | None = None  # most tokens it can ever see; None for no limit
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: "Made | None" = None  # the model that `create` was given
+    shift: "Shift | None" = None  # of the positions behind pictures, where `feed` filled it
     takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
@@ -198,6 +200,8 @@ class Cache(transformers.Cache):
                 raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
         header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids}
         header["model"] = {"type": model.config.model_type, "fingerprint": files.fingerprint(model)}
+        if self.shift is not None:
+            header["shift"] = [self.shift.end, self.shift.by.tolist()]
         header["layers"] = [{"type": type(layer).__name__, **layer.header()} for layer in self.layers]
         tensors = {f"{index}.{name}": rows for index, layer in enumerate(self.layers) for name, rows in layer.rows().items()}
         files.write(path, header, tensors)
@@ -235,6 +239,7 @@ class Cache(transformers.Cache):
             raise ValueError(f"splits have different numbers of layers: {counts}")
         joined = splits[0].fork()
         joined.layers = [_joined(index, layers) for index, layers in enumerate(zip(*(split.layers for split in splits)))]
+        joined.shift = joined_shift([split.shift for split in splits])
         return joined
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
@@ -246,6 +251,7 @@ class Cache(transformers.Cache):
             indices = indices.nonzero().flatten()
         for layer in self.layers:
             _select_rows(layer, indices)
+        self.shift = self.shift and self.shift.rows(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
@@ -256,6 +262,17 @@ class Cache(transformers.Cache):
                 layer.batch_repeat_interleave(repeats)
             else:
                 _select_rows(layer, torch.arange(_row_count(layer) or 0).repeat_interleave(repeats))
+        self.shift = self.shift and self.shift.rows(torch.arange(len(self.shift.by)).repeat_interleave(repeats))
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Let each batch row become another's: beams go on from those that were chosen."""
+        super().reorder_cache(beam_idx)
+        self.shift = self.shift and self.shift.rows(beam_idx)
+
+    def reset(self) -> None:
+        """Forget every token."""
+        super().reset()
+        self.shift = None
 
     @property
     def tokens_seen(self) -> int:
@@ -269,7 +286,7 @@ class Cache(transformers.Cache):
     @property
     def crop_floor(self) -> int:
         """Smallest length that `crop` can go back to now; `reset()` to nothing is always possible."""
-        return max((crop_floor_of(layer) for layer in self.layers), default=0)
+        return max((crop_floor_of(layer) for layer in self.layers), default=0) if self.shift is None else max(self.shift.crop_floor, *map(crop_floor_of, self.layers))
 
     @property
     def bounded(self) -> bool:

@@ -7,6 +7,7 @@ import torch
 from .cache import Cache
 from .catalog import create, entry
 from .files import CacheFileError, fingerprint, read
+from .pictures import Shift
 
 
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
@@ -29,6 +30,9 @@ def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
         rows = {name: file.tensors[f"{index}.{name}"].to(model.device) for name in layer.stores if f"{index}.{name}" in file.tensors}
         layer.restore(rows, saved)
+    if "shift" in header:
+        end, by = header["shift"]
+        cache.shift = Shift(end, torch.tensor(by, device=model.device))
     if hasattr(cache, "restored"):
         cache.restored()
     cache.token_ids = header["token_ids"]

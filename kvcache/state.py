@@ -18,6 +18,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_t
 
 from .architecture import counts_from_zero, decoder_config, tokens_at_once
 from .layer import B, CropError, Layer, Stored, target_length
+from .pictures import counts_pictures, keep, place, refuse_types
 
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
 CARRIES = frozenset(
@@ -317,8 +318,9 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
 
     In one forward where that is right, else token by token: what comes after a model's first forward, if that reads all
     it gets in both directions, is read as what follows a prompt. Positions are given where the model takes them, since
-    Bamba starts them anew in each forward. `attention_mask` [B, seen + T] covers what the cache has seen, too. To a
-    model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
+    Bamba starts them anew in each forward, and since Qwen2-VL and kin count pictures of later turns as if they were text:
+    pictures come in one piece with their text, each with all that the model's processor returns; Gemma 3's token types
+    cover what the cache has seen, too, as does `attention_mask` [B, seen + T]. To a model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
     `encoder_outputs` are the encoder's.
     """
     accepted, side = inspect.signature(model.forward).parameters, ""
@@ -330,7 +332,9 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     if not total:
         raise ValueError(f"input_ids {tuple(input_ids.shape)} have no tokens to feed")
     seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
-    positions = _positions(attention_mask, seen, input_ids)
+    refuse_types(model, kwargs, seen, total)
+    part = counts_pictures(model)
+    positions, shift = place(part, cache, input_ids, attention_mask, seen, kwargs) if part else (_positions(attention_mask, seen, input_ids), None)
     layers = getattr(cache, "self_attention_cache", cache).layers
     forgets = any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
@@ -339,9 +343,11 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         stop = min(total, start + size)
         if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
             kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
-        if counts_from_zero(type(model)):
-            kwargs["position_ids"] = positions[:, start:stop]
+        if positions is not None and counts_from_zero(type(model)):
+            kwargs["position_ids"] = positions[..., start:stop]
         logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
+    if shift is not None:
+        keep(part, cache, shift)
     return torch.cat(logits, dim=1)
 
 

@@ -718,7 +718,7 @@ def test_merges_join_the_commonest_pairs_first():
 
 @pytest.fixture(scope="module")
 def extended():
-    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m"))
+    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m"))
     return small, words.extended(small, 10)
 
 
@@ -750,7 +750,7 @@ def test_embeddings_of_words_begin_with_what_they_mean(extended):
 
 
 def test_the_data_maker_knows_how_long_a_token_is():
-    small, count = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m")), [0, 0]
+    small, count = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m")), [0, 0]
     large = words.extended(small, 300)
     for seed in range(40):
         make = drills.told_and_asked if seed % 2 else dialogues.conversation
@@ -801,11 +801,11 @@ def test_a_fresh_model_already_copies(name, extended):
 
 
 def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(monkeypatch):
-    narrow = AutoModelForCausalLM.from_pretrained(bundled.path("kvlab-llama-4m"), dtype=torch.float32)
-    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-llama-4m"))
+    narrow = AutoModelForCausalLM.from_pretrained(bundled.path("kvlab-mistral-4m"), dtype=torch.float32)
+    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m"))
     large = words.extended(small, 4)
     monkeypatch.setattr(words, "vectors", lambda: {"accordion": torch.zeros(100)})  # no meaning beside what the pieces have
-    wide = family.fresh("kvlab-llama-7m", start=bundled.path("kvlab-llama-4m"), tok=large)
+    wide = family.fresh("kvlab-llama-7m", start=bundled.path("kvlab-mistral-4m"), tok=large)
     ids = torch.tensor([small.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
     torch.testing.assert_close(wide(ids).logits[..., :len(small)], narrow(ids).logits, atol=1e-3, rtol=1e-4)
     wide(ids, labels=ids).loss.backward()

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import seeing
 import torch
 import transformers
 from architectures import gpt_neo, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
@@ -331,6 +332,35 @@ def llama():
     return model_of("llama").config
 
 
+@torch.no_grad()
+def second_picture(make: Callable, feed: Callable) -> float:
+    """How far the logits of a talk with pictures in two turns are from those of one forward over all."""
+    model = seeing.seeing("qwen2_5_vl")
+    turns, cache = seeing.talk(model), make(model)
+    right = seeing.exact(model, turns)
+    return relative(torch.cat([feed(model, cache, turn) for turn in turns], dim=1), right)
+
+
+@torch.no_grad()
+def picture_next_door(make: Callable, feed: Callable) -> float:
+    """How far a talk without pictures is from one forward over it, when another talk on the same model shows one in between."""
+    model, (first, second) = seeing.seeing("qwen2_5_vl"), (seeing.words(5, 11), seeing.words(7, 12))
+    right, cache = seeing.exact(model, [first, second]), make(model)
+    logits = [feed(model, cache, first)]
+    feed(model, make(model), seeing.picture(model, 2))
+    return relative(torch.cat([*logits, feed(model, cache, second)], dim=1), right)
+
+
+THEIRS = (lambda model: transformers.DynamicCache(config=model.config), lambda model, cache, turn: model(**turn, past_key_values=cache).logits)
+OURS = (lambda model: kvcache.create("dynamic", model), lambda model, cache, turn: seeing.fed(model, cache, [turn]))
+
+
+def ours_sees(measure: Callable) -> str:
+    error = measure(*OURS)
+    assert error < 1e-4
+    return f"error {error:.0e}"
+
+
 DEFECTS = [
     Defect("a quantised cache is cropped by 10 of 64 tokens", lambda: cropped(hqq()), ours_cropped),
     Defect("a quantised cache fills up", upstream_requantises, ours_quantises_once),
@@ -351,6 +381,8 @@ DEFECTS = [
     Defect("quanto 4-bit, axis 0, groups of 64", lambda: shapes_held(lambda: quanto(q_group_size=64)), lambda: ours_holds(backend="quanto", axis_key="token", axis_value="token", q_group_size=64)),
     Defect("a static cache for GPT-Neo", lambda: f"error {error_of(gpt_neo(), transformers.StaticCache(gpt_neo().config, max_cache_len=64)):.2f}, silently", lambda: refused("static", gpt_neo())),
     Defect("Moshi, whose config has a window and whose mask has none", lambda: f"error {error_of(moshi(), transformers.DynamicCache(config=moshi().config)):.2f}, silently", lambda: ours_exact(moshi())),
+    Defect("Qwen2.5-VL: a picture in a second turn", lambda: f"error {second_picture(*THEIRS):.2f}, silently", lambda: ours_sees(second_picture)),
+    Defect("Qwen2.5-VL: two talks, a picture in one of them", lambda: f"error {picture_next_door(*THEIRS):.2f} in the other, silently", lambda: ours_sees(picture_next_door)),
     Defect("a quanto cache is deep-copied", lambda: copied(quanto()), ours_copied),
     Defect("quanto's codes are read", reads_by_cpp, ours_reads),
     Defect("8 bits (fp8): keys ten times the first ones'", lambda: f"error {louder(fp8()):.2f}, silently", ours_louder),

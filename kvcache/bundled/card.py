@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from . import chats, family, hand_written, overlap, path, records, scenes, separation, situations, words
+from . import MODELS, chats, family, hand_written, overlap, path, records, scenes, separation, situations, words
 
 TEXT = """---
 license: apache-2.0
@@ -86,9 +86,14 @@ def card(folder: Path) -> str:
         parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=f" --start kvcache/bundled/{start} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
+        start_option=f" --start {where(start)} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
         pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.words else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
+
+
+def where(start: str) -> str:
+    """The folder of a model to begin with: as it ships, or as its own training leaves it."""
+    return f"kvcache/bundled/{start}" if start in MODELS else f"build/{start}/export"
 
 
 def shape(config: dict) -> str:

@@ -56,6 +56,7 @@ class Conversation:
     latest: tuple[str, int] = ("", 0)  # the fact that the last turn was about, and how many messages there were then
     old: dict[str, list[str]] = field(default_factory=dict)  # values that no longer hold
     listed: dict[str, tuple[int, int]] = field(default_factory=dict)  # where each list began and how many of its items were said
+    untold: float = 1.0  # times as many questions about what nobody told
 
     def say(self, role: str, content: str) -> None:
         self.messages.append({"role": role, "content": content})
@@ -289,7 +290,7 @@ class Conversation:
         model declined what it had been told in other words, and knew it: made to answer, it said the right thing.
         """
         told = min(1, (len(self.facts) / 4) ** 1.6) if self.facts else 1
-        return told * self.grown(*NEVER_TOLD)
+        return self.untold * told * self.grown(*NEVER_TOLD)
 
     def grown(self, first: float, last: float) -> float:
         """What lies between two chances: nearer to the last the more was said, for the more a model has heard the sooner it says something that was."""

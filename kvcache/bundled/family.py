@@ -71,10 +71,10 @@ class Member:
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
                              "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", words=True),
-    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with"),
-    "kvlab-ministral-4m": Member(
-        lambda: MinistralForCausalLM(MinistralConfig(**_LLAMA, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
-        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one"),
+    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
+    "kvlab-ministral-7m": Member(
+        lambda: MinistralForCausalLM(MinistralConfig(**_WORDS, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
+        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", words=True),
     "kvlab-mistral-4m": Member(lambda: MistralForCausalLM(MistralConfig(**_LLAMA, sliding_window=WINDOW)), mimetic.initialise,
                                f"a Mistral: every layer attends to the latest {WINDOW} tokens"),
     "kvlab-mamba2-5m": Member(lambda: Mamba2ForCausalLM(_mamba()), mimetic_mamba.initialise, "a Mamba-2: no attention, a state of fixed size in every layer",
@@ -95,7 +95,7 @@ def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTo
     model = MEMBERS[name].make().float()
     MEMBERS[name].initialise(model, seed)
     if tok is not None and len(tok) > model.config.vocab_size:
-        raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: start from kvlab-llama-4m, or without a model")
+        raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: start from a model with as few, like kvlab-mistral-4m, or without one")
     if start is not None:
         _adopt(model, start, tok)
     elif tok is not None and len(tok) > tokenizer.VOCAB_SIZE:

@@ -1,6 +1,6 @@
 """Train a bundled model: `python -m kvcache.bundled.train --tokens 60e6 --work build/llama` rebuilds the default one from nothing.
 
-`--model kvlab-mistral-4m --start kvcache/bundled/kvlab-llama-4m --tokens 3e6` makes a relative of it, which begins with its tokenizer and
+`--model kvlab-ministral-7m --start kvcache/bundled/kvlab-llama-7m --tokens 4e6` makes a relative of it, which begins with its tokenizer and
 weights. Initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the end. Stop it at
 any time and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it in seconds on tiny numbers.
 """
@@ -140,10 +140,12 @@ class Run:
 
     def imitate(self) -> None:
         """Let the modules that stand where the teacher has others learn what those do, before all train together."""
+        from transformers import AutoConfig
+
         from . import batches, imitate
 
         pupils = self.member.pupils(self.model)
-        if pupils:
+        if pupils and AutoConfig.from_pretrained(self.options.start).model_type != self.model.config.model_type:
             steps, (rows, length) = (2, (2, 64)) if self.options.smoke else (IMITATION_STEPS, IMITATION_ROWS)
             begin = time.monotonic()
             errors = imitate.imitate(self.model, pupils, self.options.start, lambda step: batches.batch(self.tok, -1 - self.options.seed, step, rows, length)[0].long(), steps)

@@ -188,6 +188,7 @@ class Offloading(Cache):
                 self._reorder(index, beam_idx)
             else:
                 layer.reorder_cache(beam_idx)
+        self.shift = self.shift and self.shift.rows(beam_idx)
 
     def settle(self) -> None:
         """Wait for every copy and make up for every delayed reorder: after this, what is stored may be read anywhere."""
