@@ -36,6 +36,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     name = "encoder_decoder"
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: Made | None = None  # the model that `create` was given
+    shift = None  # no such model places its tokens among pictures
     save = Cache.save
     seen_tokens = Cache.seen_tokens
     get_max_cache_shape = Cache.get_max_cache_shape
