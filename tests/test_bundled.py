@@ -35,6 +35,7 @@ from kvcache.bundled import (
     mimetic,
     muon,
     overlap,
+    passages,
     phrases,
     records,
     scenes,
@@ -43,6 +44,7 @@ from kvcache.bundled import (
     sums,
     talks,
     train,
+    trees,
     values,
     ways,
     words,
@@ -298,6 +300,94 @@ def test_a_situation_may_begin_with_a_system_message():
     made = situations.read("* You are $a. | Your name is $a.\n$a = : Pip\n> who are you?\n< I am $a. | =self")
     assert {made.begin(Random(n))[0] for n in range(9)} == {"You are Pip.", "Your name is Pip."}
     assert {marks.strip(made.begin(Random(n))[1][0][1]) for n in range(20)} == {"I am Pip.", *chats.STOCK["self"]}
+
+
+PASSAGE = """$a = name
+$x = : chess; tennis
+> my aunt $a likes $x | $x is what my aunt $a likes
+< How nice.
+? who likes $x? | whose thing is $x
+= Your aunt $a likes $x.
+& and what is her name? | her name?
+= Your aunt is called $a.
+? what does my uncle like?
+= You have not told me what your uncle likes."""
+
+
+def test_questions_about_a_passage_are_answered_from_what_it_tells():
+    made = passages.read(PASSAGE)
+    system, told, asked = made.draw(Random(1))
+    name = marks.strip(asked[0][1][1]).removeprefix("Your aunt is called ").rstrip(".")
+    assert not system and f"my aunt {name} likes" in told[0][0] and [len(turns) for turns in asked] == [2, 1]
+    assert asked[1][0] == ("what does my uncle like?", marks.decisive("You have not told me what your uncle likes.", marks.REFUSING))
+    rng, recalls, declines = Random(6), 0, 0
+    for held in (False, True):
+        for passage in passages.passages(held):
+            system, told, asked = passage.draw(rng, held)
+            assert bool(system) == bool(passage.told.system) and len(asked) > 2
+            before = "\n".join([system, *(message for message, _ in told)])
+            for turns in asked:
+                heard = before + "\n" + "\n".join(message for message, _ in turns)
+                for message, reply in turns:
+                    assert "$" not in SOME_PRICE.sub("", message + reply) and (message + reply).isascii() and reply.endswith((".", "!", "?", '."')), (message, reply)
+                    shown, under = marks.spans(reply)
+                    recalled = "".join(c if mark == marks.RECALLED else "\n" for c, mark in zip(shown, under)).split("\n")
+                    assert all(value in heard for value in recalled), (heard, shown)
+                    recalls, declines = recalls + any(recalled), declines + (marks.REFUSING in reply)
+    assert recalls > 2000 and declines > 500
+
+
+@pytest.mark.parametrize(("old", "new", "wrong"), [("? ", "> ", "has questions"), ("\n= ", "\n- ", "out of place"), ("likes $x.", "likes $y.", "no line says"), ("$a likes $x |", "likes $x |", "not told in every wording")])
+def test_a_passage_that_is_none_is_named(old, new, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        passages.read(PASSAGE.replace(old, new))
+
+
+def test_passages_told_together_are_about_different_people_and_things():
+    shared = 0
+    for seed in range(40):
+        grown = trees.Growing(dialogues.Conversation(Random(seed), 900))
+        told = []
+        grown.passage = lambda passage, told=told, keep=grown.passage: (told.append(passage), keep(passage))
+        while grown.talk.position < 900:
+            grown.tell()
+        shared += len(told) > 1
+        assert not any(one.subjects & other.subjects for n, one in enumerate(told) for other in told[:n])
+    assert shared > 5
+
+
+def test_a_tree_asks_for_what_it_told_and_its_trunk_stays_as_it_was():
+    for seed in range(12):
+        made = trees.tree(str(seed), 700)
+        assert trees.tree(str(seed), 700) == made and made.branches
+        for part in (made.trunk, *made.branches):
+            roles = [m["role"] for m in part if m["role"] != "system"]
+            assert roles == ["user", "assistant"] * (len(roles) // 2) and roles
+        assert not any(m["role"] == "system" for branch in made.branches for m in branch)
+
+
+def test_a_branch_is_read_as_if_it_stood_alone_behind_its_trunk(shipped, tokenizer):
+    """Row after row of trees in one forward gives each branch the logits of its trunk and itself."""
+    ids, weights, places = (torch.tensor(part) for part in batches.row_of_trees(tokenizer, "alone", 600))
+    tree, branch, position = places.T
+    with torch.inference_mode():
+        together = shipped(ids[None], attention_mask=batches.seen(places[None]), position_ids=position[None]).logits[0]
+        apart = [(t, b) for t, b in {(int(t), int(b)) for t, b in zip(tree, branch)} if b]
+        for t, b in sorted(apart)[::4]:
+            mine = (tree == t) & ((branch == 0) | (branch == b))
+            assert torch.equal(position[mine], torch.arange(int(mine.sum())))
+            alone = shipped(ids[None, mine]).logits[0]
+            assert (together[mine] - alone).abs().max() < 1e-3  # sums in another order
+    begins = (branch > 0) & (branch != branch.roll(1))
+    assert len(apart) > 4 and not weights[begins].any()  # what a branch begins with follows on another in the row, not on its trunk
+
+
+def test_batches_of_trees_have_places_and_others_do_not(tokenizer):
+    made = [batches.with_trees(tokenizer, 0, number, 2, 96) for number in range(12)]
+    assert {len(batch) for batch in made} == {2, 3}
+    for batch in made:
+        assert all(part.shape[:2] == (2, 97) for part in batch) and (len(batch) == 2 or batch[2].shape[2] == 3)
+    assert all(torch.equal(*pair) for pair in zip(made[3], batches.with_trees(tokenizer, 0, 3, 2, 96)))
 
 
 DISHES = """$a = name

@@ -11,13 +11,15 @@ from random import Random
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from . import dialogues, drills, marks, tokenizer
+from . import dialogues, drills, marks, tokenizer, trees
 
 USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.6, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
 SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
 SITUATIONS = 0.35  # share of those that are situations and chats
+TREES = 0.6  # share of batches that are trees, for models that take them
+LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
@@ -74,6 +76,42 @@ def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, lengt
     """ids and weights, both [rows, length + 1]."""
     made = [row(tok, f"{seed} {number} {i}", length) for i in range(rows)]
     return torch.tensor([ids for ids, _ in made], dtype=torch.int16), torch.tensor([w for _, w in made], dtype=torch.float32)
+
+
+def with_trees(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+    """As `batch`, or rows of trees with the places of their tokens as a third: tree, branch (0 for the trunk) and position, [rows, length + 1, 3]."""
+    if Random(f"{seed} {number}").random() >= TREES:
+        return batch(tok, seed, number, rows, length)
+    ids, weights, places = zip(*(row_of_trees(tok, f"{seed} {number} {i}", length) for i in range(rows)))
+    return torch.tensor(ids, dtype=torch.int16), torch.tensor(weights, dtype=torch.float32), torch.tensor(places, dtype=torch.int16)
+
+
+def row_of_trees(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int], list[float], list[tuple[int, int, int]]]:
+    """Exactly length + 1 ids, their weights and their places."""
+    rng, size = Random(seed), length + 1
+    ids, weights, places = [], [], []
+    number = 0
+    while len(ids) < size:
+        number += 1
+        made = trees.tree(f"{seed} {number}", round(max(LEAST, size - len(ids)) * tokenizer.stretch(tok)))
+        trunk, by_id = encoded(tok, made.trunk)
+        parts = [(trunk, by_id, [(number, 0, position) for position in range(len(trunk))])]
+        for branch, messages in enumerate(made.branches, 1):
+            new, by_id = (found[1:] for found in encoded(tok, messages))  # a branch has no beginning of its own
+            parts.append((new, [0.0, *by_id[1:]], [(number, branch, len(trunk) + at) for at in range(len(new))]))
+        for part in parts:
+            if len(ids) < size:
+                for whole, more in zip((ids, weights, places), part):
+                    whole += more
+    return ids[:size], thinned(rng, weights[:size]), places[:size]
+
+
+def seen(places: torch.Tensor) -> torch.Tensor:
+    """Which tokens each token attends to [rows, 1, T, T], of their places [rows, T, 3]: those before it in its tree's trunk and in its own branch."""
+    tree, branch = places[..., 0], places[..., 1]
+    mine, others = (lambda of: of[:, :, None]), (lambda of: of[:, None, :])
+    reach = (mine(tree) == others(tree)) & ((others(branch) == 0) | (mine(branch) == others(branch)))
+    return reach.tril()[:, None]
 
 
 Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length

@@ -58,7 +58,7 @@ def _sublayer(index: int) -> str:
 class Member:
     """A model of the family: how it is made, what sets its weights before training, what it is in words, and which
     of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text.
-    `words`: with the larger vocabulary."""
+    `words`: with the larger vocabulary. `trees`: trained on trees too, which only attention to every token can take."""
 
     make: Callable[[], PreTrainedModel]
     initialise: Callable[[PreTrainedModel, int], None]
@@ -66,11 +66,12 @@ class Member:
     pupils: Callable[[PreTrainedModel], Mapping[str, Callable]] = lambda model: {}
     reads: bool = False
     words: bool = False
+    trees: bool = False
 
 
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
-                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", words=True),
+                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", words=True, trees=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_WORDS, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),

@@ -125,7 +125,8 @@ class Run:
             self.imitate()
         self.body = torch.compile(self.model.base_model, dynamic=False) if options.compile else self.model.base_model
         stage = stage_at(self.tokens / self.total, self.curriculum)
-        made_here = (texts.batch if self.member.reads else batches.batch, str(self.folder), options.seed, self.step)
+        make = texts.batch if self.member.reads else batches.with_trees if self.member.trees else batches.batch
+        made_here = (make, str(self.folder), options.seed, self.step)
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
 
     def tokenizer(self):
@@ -191,10 +192,10 @@ class Run:
         self.loss = value if self.loss != self.loss else 0.98 * self.loss + 0.02 * value
         return f"length {ids.shape[1] - 1} loss {self.loss:.3f} recalled tokens right {right:.3f}" if log else ""
 
-    def gradients(self, total: float, ids, weights, texts=None):
+    def gradients(self, total: float, ids, weights, beside=None):
         """The weighted loss of some rows as a share of `total` weight, the share of recalled tokens predicted right, and the gradients.
 
-        ids, weights [B, T + 1]; texts [B, S]: what an encoder reads.
+        ids, weights [B, T + 1]; beside: what an encoder reads [B, S], or the places of tokens in trees [B, T + 1, 3].
         """
         import torch
         import torch.nn.functional as F
@@ -205,20 +206,23 @@ class Run:
         w = weights[:, 1:].flatten()
         keep = w > 0
         with self.precision():
-            logits = self.logits(ids[:, :-1], texts, keep)
+            logits = self.logits(ids[:, :-1], beside, keep)
         targets, w = ids[:, 1:].flatten()[keep], w[keep]
         loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / total
         told = w == RECALLED
         right = (logits[told].argmax(-1) == targets[told]).float().mean().item()
         return loss.item(), right, torch.autograd.grad(loss, list(self.model.parameters()))
 
-    def logits(self, ids, texts, keep):
-        """[kept, V] of ids [B, T], after texts [B, S] if the model reads some; keep [B T]."""
-        if texts is None:
-            return self.model.lm_head(self.body(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[keep])
-        texts = texts.long()
-        read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
-        return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[keep]
+    def logits(self, ids, beside, keep):
+        """[kept, V] of ids [B, T], after texts or with places as `gradients` takes them; keep [B T]."""
+        from .batches import seen
+
+        if self.member.reads:
+            texts = beside.long()
+            read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
+            return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[keep]
+        placed = {} if beside is None else {"attention_mask": seen(beside[:, :-1]), "position_ids": beside[:, :-1, 2].long()}
+        return self.model.lm_head(self.body(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[keep])
 
     def update(self, factor: float) -> None:
         """Clip the gradients and step both optimisers."""

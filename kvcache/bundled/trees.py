@@ -1,0 +1,112 @@
+"""Trees: a conversation in which things are told, and questions about it side by side, each of which sees the conversation and no other question.
+
+In a conversation about one token in a hundred says whether the model can read; here one in fifteen does, since a telling serves all questions about
+it and none is answered by copying an earlier answer. As ids, a row holds trees one after the other; `places` says what each token may attend to.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from . import chats, dialogues, drills, exchanges, passages
+
+Messages = list[dict[str, str]]
+SHORTEST, LONGEST = 60, 1700  # tokens of a conversation
+PASSAGE = 0.5  # chance that what is told next is a passage, if it is about nothing that others are about
+TELLING = 0.1, 0.9  # the smallest and largest share of turns that tell something
+AGAIN = 2  # times a fact is asked for, in other words
+NEVER_TOLD = 0.06, 0.24  # share of questions about something never told: beside one or two facts, and beside MANY
+MANY = 8
+TWO = 0.12  # chance that a question is followed by another one
+
+
+@dataclass
+class Tree:
+    """What is said, and questions that each follow on it."""
+
+    trunk: Messages
+    branches: list[Messages]
+
+
+def tree(seed: str, room: int) -> Tree:
+    """A tree of at most about `room` tokens of the small vocabulary, its trunk as often short as long."""
+    rng = Random(f"tree {seed}")
+    length = min(room * rng.uniform(0.35, 0.65), LONGEST, SHORTEST * (LONGEST / SHORTEST) ** rng.uniform(0, 1))
+    grown = Growing(dialogues.Conversation(rng, round(length)))
+    grown.begin()
+    share = rng.uniform(*TELLING)
+    while grown.talk.position < length:
+        grown.tell() if not grown.told_any() or rng.random() < share else between(grown.talk)
+    return Tree(grown.talk.messages, branches(grown.talk, grown.asked))
+
+
+@dataclass
+class Growing:
+    """A trunk in the making: the conversation, what passages ask about it, and what those are about."""
+
+    talk: dialogues.Conversation
+    asked: list[list[Messages]] = field(default_factory=list)
+    subjects: set = field(default_factory=set)
+
+    def told_any(self) -> bool:
+        return bool(self.talk.facts or self.asked)
+
+    def begin(self) -> None:
+        """A passage with a system message, or a beginning as conversations have it."""
+        first = self.talk.rng.choice(passages.passages(False))
+        self.passage(first) if first.told.system and self.talk.rng.random() < 2 * PASSAGE else self.talk.begin()
+
+    def tell(self) -> None:
+        """Something new: a passage about nothing that others are about, a scene, or any fact."""
+        rng, roll = self.talk.rng, self.talk.rng.random()
+        if roll < PASSAGE:
+            found = rng.choice(passages.passages(False))
+            if not found.told.system and not found.subjects & self.subjects:
+                return self.passage(found)
+        drills.tell_scene(self.talk) if roll < 0.75 else self.talk.tell_turn()
+
+    def passage(self, passage: passages.Passage) -> None:
+        """The turns of a passage; what it asks is kept for the branches."""
+        system, told, questions = passage.draw(self.talk.rng)
+        if system:
+            self.talk.say("system", system)
+        for turn in told:
+            self.talk.turn(*turn)
+        self.asked.append([messages(turns) for turns in questions])
+        self.subjects |= passage.subjects
+
+
+def messages(turns: passages.Turns) -> Messages:
+    return [m for user, reply in turns for m in ({"role": "user", "content": user}, {"role": "assistant", "content": reply})]
+
+
+def between(talk: dialogues.Conversation) -> None:
+    """A turn that tells nothing to be asked for."""
+    roll = talk.rng.random()
+    if roll < 0.4:
+        return talk.filler_turn()
+    if roll < 0.7:
+        return exchanges.chat(talk)
+    for turn in chats.chat(talk.rng):
+        talk.turn(*turn)
+
+
+def branches(talk: dialogues.Conversation, asked: list[list[Messages]]) -> list[Messages]:
+    """Questions about all that was told, in any order, some of two turns, and some about what nobody told."""
+    rng = talk.rng
+    found = [question for questions in asked for question in questions]
+    found += [branch(talk, lambda slot=slot: talk.ask_turn(slot)) for slot in talk.facts for _ in range(AGAIN)]
+    facts = len(talk.facts) + 2 * len(asked)
+    share = NEVER_TOLD[0] + (NEVER_TOLD[1] - NEVER_TOLD[0]) * min(1, facts / MANY)
+    found += [branch(talk, talk.never_told_turn) for _ in range(round(len(found) * share / (1 - share) + rng.random() - 0.5))]
+    rng.shuffle(found)
+    found = [question for question in found if question]
+    return [one + (rng.choice(found) if rng.random() < TWO else []) for one in found]
+
+
+def branch(talk: dialogues.Conversation, turn) -> Messages:
+    """What `turn` says, taken back from the conversation."""
+    said, position, length = set(talk.said), talk.position, len(talk.messages)
+    turn()
+    new, talk.messages[length:] = talk.messages[length:], []
+    talk.said, talk.position = said, position
+    return new
