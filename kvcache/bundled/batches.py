@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from . import dialogues, drills, marks, tokenizer, trees
 
-USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.6, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
+USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.8, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
 SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn

@@ -36,7 +36,8 @@ short lists, add up to 10. It knows nothing of the world and speaks only simple 
 
 ## Recall
 Greedy, full cache, float32; values that training never told, always. *trained ways*: told and asked in ways of speaking that training used;
-*new ways*: in ways that it never used, open facts made by grammar among them. *by hand*: {pairs} facts and questions written by hand, apart
+*new ways*: in ways that it never used, open facts made by grammar among them. *passages*, where they were asked: of several people, days or things
+told at once and held out from training, one or none. *by hand*: {pairs} facts and questions written by hand, apart
 from the data maker. *never told*: questions that should be declined.{asked}
 
 {table}
@@ -157,7 +158,8 @@ def parameters(folder: Path) -> int:
 
 
 COLUMNS = (
-    ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("by hand: recalled", "hand_written", "recalled"),
+    ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("passages: recalled", "passages", "recalled"),
+    ("passages: declined though told", "passages", "told but declined"), ("passages, never told: declined", "passages", "declined"), ("by hand: recalled", "hand_written", "recalled"),
     ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
     ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
     ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),

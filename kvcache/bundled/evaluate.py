@@ -1,7 +1,7 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
 
 Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), sentences written by hand (`hand_written`; `verdict` and `third` to `sixth`, whose rows no
+(`new_ways`; `trained_ways` for training's own), `passages` held out from training, of several people, days or things at once, sentences written by hand (`hand_written`; `verdict` and `third` to `sixth`, whose rows no
 data was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
 """
 
@@ -16,7 +16,7 @@ from random import Random
 import torch
 
 from ..catalog import create
-from . import MODELS, dialogues, environment, hand_written, marks, path, texts
+from . import MODELS, dialogues, environment, hand_written, marks, passages, path, texts
 from .tokenizer import stretch
 
 DISTANCES = (128, 512, 1024, 1500)
@@ -35,6 +35,34 @@ def generated(count: int, distance: int, new_ways: bool = False) -> list[Case]:
     """Questions about values that training never used, asked in training's ways or, if `new_ways`, in ways held out from it."""
     cases = (dialogues.question_at(number, distance, new_ways) for number in range(count))
     return [Case(clean(messages), fact.value) for messages, fact in cases]
+
+
+def about_passages(count: int, distance: int) -> list[Case]:
+    """Questions about passages held out from training: which of the people, days or things in it, or none that was told."""
+    cases: list[Case] = []
+    for number in range(count):
+        rng = Random(f"passage {number} {distance}")
+        talk = dialogues.Conversation(rng, distance, held=True)
+        told, (asked, expected) = _asked_about(rng, rng.choice(passages.passages(True)))
+        for role, content in told:
+            talk.say(role, content)
+        dialogues.pad(talk, distance, kind="open")
+        talk.say("user", asked)
+        cases.append(Case(clean(talk.messages), expected))
+    return cases
+
+
+def _asked_about(rng: Random, passage: passages.Passage) -> tuple[list[tuple[str, str]], tuple[str, str]]:
+    """What a passage tells, as roles and contents; and a question that stands for itself with what its answer recalls, a single value that the question does not say, or "" for nothing."""
+    while True:
+        system, told, questions = passage.draw(rng, held=True)
+        told = [("system", system)] * bool(system) + [said for user, reply in told for said in (("user", user), ("assistant", reply))]
+        asked, reply = rng.choice(questions)[0]
+        values = marks.recalls(reply)
+        if marks.REFUSING in reply:
+            return told, (asked, "")
+        if len(values) == 1 and not contains(asked, values[0]):
+            return told, (asked, values[0])
 
 
 def by_hand(distance: int, pairs=hand_written.PAIRS) -> list[Case]:
@@ -156,6 +184,8 @@ def main(arguments: list[str] | None = None) -> dict:
             if options.verdict or name == "hand_written":
                 never = "never_told" if name == "hand_written" else f"{name}_never_told"
                 hand += [(name, by_hand(far, pairs)), (never, never_told(far, questions))]
+        if not model.config.is_encoder_decoder:  # whose text is the first message alone
+            made += (("passages", about_passages(options.questions, far)),)
         for name, cases in (*made, *hand):
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)

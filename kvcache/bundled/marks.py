@@ -31,6 +31,12 @@ def unguessable(text: str) -> str:
     return UNGUESSABLE + text + CLOSE
 
 
+def recalls(text: str) -> list[str]:
+    """The values marked as recalled."""
+    shown, under = spans(text)
+    return [value for value in "".join(c if mark == RECALLED else CLOSE for c, mark in zip(shown, under)).split(CLOSE) if value]
+
+
 def strip(text: str) -> str:
     """The text without marks."""
     return text.translate({ord(mark): None for mark in (*OPENING, CLOSE)})
