@@ -170,12 +170,13 @@ COLUMNS = (
 
 
 def table(results: dict) -> str:
-    """A Markdown table: a row per distance, a column for what was tried."""
+    """A Markdown table: a row per distance, a column for what was tried; a dash where it was not tried so far out."""
     columns = [column for column in COLUMNS if column[1] in results]
     lines = [f"| tokens between | questions | {' | '.join(head for head, _, _ in columns)} |", "|---" * (len(columns) + 2) + "|"]
     for distance in results["trained_ways"]:
-        asked = " + ".join(str(results[name][distance]["questions"]) for name in dict.fromkeys(name for _, name, _ in columns))
-        lines.append(f"| {int(distance):,} | {asked} | {' | '.join(f'{results[name][distance][share]:.1%}' for _, name, share in columns)} |")
+        tried = {name: results[name][distance] for _, name, _ in columns if distance in results[name]}
+        asked = " + ".join(str(cell["questions"]) for cell in tried.values())
+        lines.append(f"| {int(distance):,} | {asked} | {' | '.join(f'{tried[name][share]:.1%}' if name in tried else '–' for _, name, share in columns)} |")
     return "\n".join(lines)
 
 
