@@ -5,6 +5,7 @@ A batch is a pure function of (seed, number, length), so a resumed training sees
 
 import multiprocessing
 from collections.abc import Callable
+from itertools import count
 from queue import Empty, Full
 from random import Random
 
@@ -90,28 +91,28 @@ def row_of_trees(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[
     """Exactly length + 1 ids, their weights and their places."""
     rng, size = Random(seed), length + 1
     ids, weights, places = [], [], []
-    number = 0
-    while len(ids) < size:
-        number += 1
+    for number in count(1):
+        if len(ids) >= size:
+            return ids[:size], thinned(rng, weights[:size]), places[:size]
         made = trees.tree(f"{seed} {number}", round(max(LEAST, size - len(ids)) * tokenizer.stretch(tok)))
         trunk, by_id = encoded(tok, made.trunk)
         parts = [(trunk, by_id, [(number, 0, position) for position in range(len(trunk))])]
         for branch, messages in enumerate(made.branches, 1):
             new, by_id = (found[1:] for found in encoded(tok, messages))  # a branch has no beginning of its own
             parts.append((new, [0.0, *by_id[1:]], [(number, branch, len(trunk) + at) for at in range(len(new))]))
-        for part in parts:
-            if len(ids) < size:
-                for whole, more in zip((ids, weights, places), part):
-                    whole += more
-    return ids[:size], thinned(rng, weights[:size]), places[:size]
+        for more_ids, more_weights, more_places in parts:
+            ids += more_ids
+            weights += more_weights
+            places += more_places
 
 
 def seen(places: torch.Tensor) -> torch.Tensor:
     """Which tokens each token attends to [rows, 1, T, T], of their places [rows, T, 3]: those before it in its tree's trunk and in its own branch."""
     tree, branch = places[..., 0], places[..., 1]
-    mine, others = (lambda of: of[:, :, None]), (lambda of: of[:, None, :])
-    reach = (mine(tree) == others(tree)) & ((others(branch) == 0) | (mine(branch) == others(branch)))
-    return reach.tril()[:, None]
+    same_tree = tree[:, :, None] == tree[:, None, :]
+    same_branch = branch[:, :, None] == branch[:, None, :]
+    in_trunk = branch[:, None, :] == 0
+    return (same_tree & (in_trunk | same_branch)).tril()[:, None]
 
 
 Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length

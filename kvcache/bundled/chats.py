@@ -6,12 +6,11 @@ of `STOCK`. One chat in ten is held out from training as a whole.
 """
 
 import re
-import zlib
 from functools import cache
 from pathlib import Path
 from random import Random
 
-from .phrases import HELD_OUT_ONE_IN
+from . import lists
 
 FOLDER = Path(__file__).parent / "chat_lists"
 MARKS = ("> ", "< ")
@@ -43,13 +42,12 @@ Chat = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # for each turn, the
 @cache
 def chats(held: bool) -> tuple[Chat, ...]:
     """The chats of training, or those held out from it."""
-    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
-    return tuple(read(block) for block in blocks if held_out(block) == held)
+    return tuple(read(block) for block in lists.blocks(FOLDER) if held_out(block) == held)
 
 
 def held_out(block: str) -> bool:
     """True for a fixed tenth of all chats."""
-    return zlib.crc32(re.sub(r" \| =\w+", "", block).encode()) % HELD_OUT_ONE_IN == 0
+    return lists.held_out(re.sub(r" \| =\w+", "", block))
 
 
 def read(block: str) -> Chat:

@@ -43,26 +43,25 @@ def about_passages(count: int, distance: int) -> list[Case]:
     for number in range(count):
         rng = Random(f"passage {number} {distance}")
         talk = dialogues.Conversation(rng, distance, held=True)
-        told, (asked, expected) = _asked_about(rng, rng.choice(passages.passages(True)))
-        for role, content in told:
-            talk.say(role, content)
+        system, told, asked, expected = _asked_about(rng)
+        if system:
+            talk.say("system", system)
+        for turn in told:
+            talk.turn(*turn)
         dialogues.pad(talk, distance, kind="open")
         talk.say("user", asked)
         cases.append(Case(clean(talk.messages), expected))
     return cases
 
 
-def _asked_about(rng: Random, passage: passages.Passage) -> tuple[list[tuple[str, str]], tuple[str, str]]:
-    """What a passage tells, as roles and contents; and a question that stands for itself with what its answer recalls, a single value that the question does not say, or "" for nothing."""
-    while True:
-        system, told, questions = passage.draw(rng, held=True)
-        told = [("system", system)] * bool(system) + [said for user, reply in told for said in (("user", user), ("assistant", reply))]
-        asked, reply = rng.choice(questions)[0]
-        values = marks.recalls(reply)
-        if marks.REFUSING in reply:
-            return told, (asked, "")
-        if len(values) == 1 and not contains(asked, values[0]):
-            return told, (asked, values[0])
+def _asked_about(rng: Random) -> tuple[str, passages.Turns, str, str]:
+    """A held-out passage's system message and turns, a question of it, and the one value that the answer recalls and the question does not say, or "" where it declines."""
+    found: list[tuple[str, str]] = []
+    while not found:
+        system, told, questions = rng.choice(passages.passages(True)).draw(rng, held=True)
+        first = [(asked, marks.REFUSING in reply, marks.recalls(reply)) for (asked, reply), *_ in questions]
+        found = [(asked, "" if declined else values[0]) for asked, declined, values in first if declined or len(values) == 1 and not contains(asked, values[0])]
+    return system, told, *rng.choice(found)
 
 
 def by_hand(distance: int, pairs=hand_written.PAIRS) -> list[Case]:
@@ -178,14 +177,14 @@ def main(arguments: list[str] | None = None) -> dict:
     table: dict[str, dict[str, dict[str, float]]] = {}
     for distance in options.distances:
         far = tokens(distance, tokenizer)
-        made = (("trained_ways", generated(options.questions, far)), ("new_ways", generated(options.questions, far, new_ways=True)))
+        made = [("trained_ways", generated(options.questions, far)), ("new_ways", generated(options.questions, far, new_ways=True))]
         hand = []
         for name, (pairs, questions) in hand_written.SETS.items():
             if options.verdict or name == "hand_written":
                 never = "never_told" if name == "hand_written" else f"{name}_never_told"
                 hand += [(name, by_hand(far, pairs)), (never, never_told(far, questions))]
         if not model.config.is_encoder_decoder:  # whose text is the first message alone
-            made += (("passages", about_passages(options.questions, far)),)
+            made.append(("passages", about_passages(options.questions, far)))
         for name, cases in (*made, *hand):
             answers = replies(model, tokenizer, [c.messages for c in cases])
             table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)

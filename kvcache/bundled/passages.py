@@ -7,14 +7,12 @@ drawn anew each time. One passage in ten is held out from training as a whole.
 """
 
 import re
-import zlib
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from random import Random
 
-from . import chats, situations
-from .phrases import HELD_OUT_ONE_IN
+from . import chats, lists, situations
 from .scenes import OWNERS
 
 FOLDER = Path(__file__).parent / "passage_lists"
@@ -38,16 +36,14 @@ class Passage:
     def draw(self, rng: Random, held: bool = False) -> tuple[str, Turns, list[Turns]]:
         """A system message ("" for none), the turns that tell, and for each question its turns."""
         drawn = self.told.draw(rng, held)
-        system = situations.fill(rng.choice(self.told.system), drawn) if self.told.system else ""
-        told, *asked = ([(situations.fill(rng.choice(messages), drawn), situations.marked(chats.reply(rng, replies), drawn)) for messages, replies in chat] for chat in (self.told.chat, *self.questions))
-        return system, told, asked
+        told, *asked = (situations.filled(rng, chat, drawn) for chat in (self.told.chat, *self.questions))
+        return self.told.opened(rng, drawn), told, asked
 
 
 @cache
 def passages(held: bool) -> tuple[Passage, ...]:
     """The passages of training, or those held out from it."""
-    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
-    return tuple(read(block) for block in blocks if (zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0) == held)
+    return tuple(read(block) for block in lists.blocks(FOLDER) if lists.held_out(block) == held)
 
 
 def read(block: str) -> Passage:
@@ -60,21 +56,4 @@ def read(block: str) -> Passage:
     told = situations.read("\n".join(telling))
     ends = (*starts[1:], len(lines))
     asked = ([TURN.get(line[:2], line[:2]) + line[2:] for line in lines[start:end]] for start, end in zip(starts, ends))
-    made = Passage(told, tuple(situations.read("\n".join((*telling, *turns))).chat[len(told.chat):] for turns in asked))
-    for chat in made.questions:
-        _check(made, chat)
-    return made
-
-
-def _check(passage: Passage, question: chats.Chat) -> None:
-    """Raises ValueError where a reply has a slot that one wording of what comes before leaves out."""
-    known = _in_every(passage.told.system).union(*(_in_every(messages) for messages, _ in passage.told.chat))
-    for messages, replies in question:
-        known |= _in_every(messages)
-        unknown = set().union(*map(situations.slots_in, replies)) - known
-        if unknown:
-            raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told in every wording of what comes before it")
-
-
-def _in_every(wordings: tuple[str, ...]) -> set[str]:
-    return set.intersection(*map(situations.slots_in, wordings)) if wordings else set()
+    return Passage(told, tuple(situations.read("\n".join((*telling, *turns))).chat[len(told.chat):] for turns in asked))

@@ -14,16 +14,14 @@ One kind in ten is held out from training as a whole.
 """
 
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import values
+from . import lists, values
 from .marks import REFUSING, decisive, recalled
-from .phrases import HELD_OUT_ONE_IN
 from .situations import fill, slots_in, source
 
 FOLDER = Path(__file__).parent / "record_lists"
@@ -61,8 +59,7 @@ class Record:
 @cache
 def records(held: bool) -> tuple[Record, ...]:
     """The kinds of training, or those held out from it."""
-    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
-    return tuple(read(block) for block in blocks if (zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0) == held)
+    return tuple(read(block) for block in lists.blocks(FOLDER) if lists.held_out(block) == held)
 
 
 def read(block: str) -> Record:

@@ -5,15 +5,14 @@ A scene in the lists is a block of lines: `# clause | values`, ways of telling (
 """
 
 import re
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import values
-from .phrases import ASK_CLAUSE, HELD_OUT_ONE_IN, RELATIONS, Kind
+from . import lists, values
+from .phrases import ASK_CLAUSE, RELATIONS, Kind
 from .sentences import SEEN_ANSWER
 
 FOLDER = Path(__file__).parent / "scene_lists"
@@ -33,14 +32,13 @@ class Scene:
     @property
     def held_out(self) -> bool:
         """True for the fixed tenth of all scenes that training never uses."""
-        return zlib.crc32(self.clause.encode()) % HELD_OUT_ONE_IN == 0
+        return lists.held_out(self.clause)
 
 
 @cache
 def scenes(held: bool) -> tuple[Scene, ...]:
     """The scenes of training, or those held out from it."""
-    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
-    return tuple(scene for scene in map(read, blocks) if scene.held_out == held)
+    return tuple(scene for scene in map(read, lists.blocks(FOLDER)) if scene.held_out == held)
 
 
 def read(block: str) -> Scene:

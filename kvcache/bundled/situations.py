@@ -6,16 +6,14 @@ Two boxes and whom they are for, a plan that changes, a question that leans on t
 """
 
 import re
-import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import chats, values
+from . import chats, lists, values
 from .grammar import article
 from .marks import REFUSING, decisive, recalled
-from .phrases import HELD_OUT_ONE_IN
 
 FOLDER = Path(__file__).parent / "situation_lists"
 DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
@@ -46,15 +44,18 @@ class Situation:
         drawn, said = self.draw(rng, held), self.chat
         if said[-1][1][0].startswith(DECLINES) and rng.random() < UNASKED:
             said = said[:-1]
-        turns = [(fill(rng.choice(messages), drawn), marked(chats.reply(rng, replies), drawn)) for messages, replies in said]
-        return fill(rng.choice(self.system), drawn) if self.system else "", turns
+        turns = filled(rng, said, drawn)
+        return self.opened(rng, drawn), turns
+
+    def opened(self, rng: Random, drawn: dict[str, str]) -> str:
+        """The system message, or "" for none."""
+        return fill(rng.choice(self.system), drawn) if self.system else ""
 
 
 @cache
 def situations(held: bool) -> tuple[Situation, ...]:
     """The situations of training, or those held out from it."""
-    blocks = (block for path in sorted(FOLDER.glob("*.txt")) for block in path.read_text().strip().split("\n\n"))
-    return tuple(read(block) for block in blocks if (zlib.crc32(block.encode()) % HELD_OUT_ONE_IN == 0) == held)
+    return tuple(read(block) for block in lists.blocks(FOLDER) if lists.held_out(block) == held)
 
 
 def read(block: str) -> Situation:
@@ -64,15 +65,15 @@ def read(block: str) -> Situation:
     slots = [line for line in lines if line.startswith("$")]
     chat = chats.read("\n".join(lines[len(slots):]))
     named = {line[1]: source(line) for line in slots}
-    first = set.intersection(*map(slots_in, system)) if system else set()
-    for number, (messages, replies) in enumerate(chat):
-        told = first.union(*(slots_in(message) for earlier, _ in chat[:number] for message in earlier), set.intersection(*map(slots_in, messages)))
+    told = in_every(system)
+    for messages, replies in chat:
+        told = told | in_every(messages)
         for slot in set().union(*map(slots_in, (*system, *messages, *replies))):
             if slot not in named:
                 raise ValueError(f"{messages[0]!r} or its reply has ${slot}, which no line says where to take from")
         unknown = set().union(*map(slots_in, replies)) - told
         if unknown:
-            raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it")
+            raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it in every wording")
     return Situation(named, chat, system)
 
 
@@ -89,9 +90,19 @@ def slots_in(text: str) -> set[str]:
     return {slot for _, slot in SLOT.findall(text)}
 
 
+def in_every(wordings: tuple[str, ...]) -> set[str]:
+    """The slots that each of some wordings has."""
+    return set.intersection(*map(slots_in, wordings)) if wordings else set()
+
+
 def fill(text: str, drawn: dict[str, str], show=str) -> str:
     """The text with values for slots, "a" made "an" where it belongs."""
     return SLOT.sub(lambda m: (f"{m[1][0]}{article(drawn[m[2]])[1:]} " if m[1] else "") + show(drawn[m[2]]), text)
+
+
+def filled(rng: Random, chat: chats.Chat, drawn: dict[str, str]) -> list[tuple[str, str]]:
+    """Messages and replies of a chat, these with marks."""
+    return [(fill(rng.choice(messages), drawn), marked(chats.reply(rng, replies), drawn)) for messages, replies in chat]
 
 
 def marked(reply: str, drawn: dict[str, str]) -> str:

@@ -125,7 +125,7 @@ class Run:
             self.imitate()
         self.body = torch.compile(self.model.base_model, dynamic=False) if options.compile else self.model.base_model
         stage = stage_at(self.tokens / self.total, self.curriculum)
-        make = texts.batch if self.member.reads else batches.with_trees if self.member.trees and not options.smoke else batches.batch
+        make = texts.batch if self.member.reads else batches.with_trees if self.member.trees else batches.batch
         made_here = (make, str(self.folder), options.seed, self.step)
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
 
