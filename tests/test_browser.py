@@ -11,6 +11,7 @@ import pytest
 from started import started_page
 
 from kvcache import models
+from ui import events
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -253,19 +254,27 @@ def test_a_message_is_shown_as_it_was_typed(visit):
     assert page.locator("#kv-chatbot .kv-typed").inner_text() == text
 
 
-def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(visit):
-    first, second = visit(), visit()
-    longest_reply(first, 1900)
+def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(visit, monkeypatch):
+    first, second, plain, begun, go_on = visit(), visit(), events.batches, threading.Event(), threading.Event()
+
+    def held(*arguments):
+        begun.set()
+        go_on.wait(WAIT / 1000)
+        yield from plain(*arguments)
+
+    longest_reply(first, 12)
+    monkeypatch.setattr(events, "batches", held)
     send(first, WORDS)
-    expect(first.locator("#kv-chatbot .kv-stats")).to_contain_text("computed")
+    wait_until(begun.is_set)
     send(second, "my turn?")
     expect(second.locator("#kv-message textarea")).to_have_value("")
     expect(second.locator("#kv-chatbot .message.user")).to_have_text("my turn?")
     second.locator("#kv-message textarea").fill("and more")
     second.locator("#kv-message .stop-button").click()
-    first.locator("#kv-message .stop-button").click()
+    go_on.set()
     expect(second.locator("#kv-message textarea")).to_have_value("my turn?\nand more")
     expect(second.locator("#kv-chatbot .message")).to_have_count(0)
+    finished(first, 1)
 
 
 def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
@@ -310,8 +319,8 @@ def test_a_lost_conversation_is_said_to_be_lost(visit, server):
     finished(page, 1)
     server[1]._sessions.clear()
     send(page, "still there?")
-    expect(page.locator("#kv-notice")).to_contain_text("no longer has this conversation")
     finished(page, 1)
+    expect(page.locator("#kv-notice")).to_contain_text("no longer has this conversation")
 
 
 def test_starting_over_empties_the_chart_too(visit):
@@ -363,6 +372,7 @@ def test_a_new_comparison_leaves_nothing_of_the_one_before(visit):
     expect(page.locator("#kv-compare-notice")).to_contain_text("Started over")
     expect(page.locator("#kv-thread-1")).to_contain_text("another")
     expect(page.locator("#kv-downloads a")).to_have_count(2)
+    expect(page.locator("#kv-compare-notice")).to_contain_text("Started over")
     page.locator("#kv-count").get_by_text("3 caches").click()
     expect(page.locator("#kv-compare-2-cache")).to_be_visible()
     expect(page.locator("#kv-thread-2")).not_to_contain_text("Answered by")

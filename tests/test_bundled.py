@@ -72,6 +72,15 @@ def test_the_same_seed_makes_the_same_conversation():
     assert dialogues.conversation(3, 400) != dialogues.conversation(4, 400)
 
 
+MADE = "from kvcache.bundled import dialogues, drills, trees; print([make(n, 600) for n in range(6) for make in (dialogues.conversation, drills.told_and_asked, drills.talked_over, trees.tree)])"
+
+
+def test_two_processes_make_the_same_data_of_a_seed():
+    """Python orders sets of strings anew in each process: nothing that is drawn from may hang on that order."""
+    texts = [subprocess.run([sys.executable, "-c", MADE], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout for seed in ("1", "2")]
+    assert len(texts[0]) > 10_000 and texts[0] == texts[1]
+
+
 def test_users_and_assistant_take_turns():
     for seed in range(20):
         roles = [m["role"] for m in dialogues.conversation(seed, 300) if m["role"] != "system"]
@@ -891,7 +900,7 @@ def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].words]
     fresh, generator = family.fresh(name, tok=tok), torch.Generator().manual_seed(1)
-    ids = torch.randint(6, len(tok), (4, 40), generator=generator).repeat(1, 2)
+    ids = torch.randint(6, len(tok), (16, 40), generator=generator).repeat(1, 2)
     with torch.inference_mode():
         guess = fresh(ids[:, :-1]).logits.argmax(-1)
     assert (guess == ids[:, 1:])[:, 40:].float().mean() > 0.1

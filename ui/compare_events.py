@@ -83,9 +83,9 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         session.compare_box.give_back(typed)
         yield {tab.notice: fragments.notice(reason(error), "error"), tab.message: AT_REST}
         return
-    note = alike_words(comparison) if again or afresh else started_over(session) or alike_words(comparison)
+    note = said or ("" if again or afresh else started_over(session)) or alike_words(comparison)
     session.comparison, session.lost_comparison, session.busy = comparison, False, True
-    yield {tab.notice: fragments.notice(said or note, "info"), tab.message: layout.STOP_BUTTON,
+    yield {tab.notice: fragments.notice(note, "info"), tab.message: layout.STOP_BUTTON,
            tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
     try:
         for n, (text, expects) in enumerate(messages):
@@ -93,7 +93,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
             yield from _paint(tab, stop, comparison, replies)
             if comparison.broken:
                 break
-            yield from _drift(tab, comparison, stop, said)
+            yield from _drift(tab, comparison, stop, note)
     except Exception as error:
         session.comparison = None
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
@@ -130,13 +130,13 @@ def alike_words(comparison: Comparison) -> str:
     return sentence if comparison.alike else ""
 
 
-def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, said: str) -> Iterator[dict]:
+def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, note: str) -> Iterator[dict]:
     painted = time.perf_counter()
     for done in drift.measure(comparison, stop):
         if time.perf_counter() - painted >= CHART_SECONDS:
             painted = time.perf_counter()
             yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "progress")}
-    yield _results(tab, comparison, said)
+    yield _results(tab, comparison, note)
 
 
 def _paint(tab: CompareTab, stop: threading.Event, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
@@ -153,10 +153,9 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
     return {widgets.thread: compare_view.thread_html(comparison, column) for widgets, column in zip(tab.columns, comparison.columns)}
 
 
-def _results(tab: CompareTab, comparison: Comparison, said: str = "") -> dict:
+def _results(tab: CompareTab, comparison: Comparison, note: str = "") -> dict:
     stopped = "Stopped: the next run starts over, because the columns no longer share their messages."
-    sentence = stopped if comparison.broken else said or alike_words(comparison)
-    return {tab.notice: fragments.notice(sentence, "info"), tab.table: compare_view.table_html(comparison),
+    return {tab.notice: fragments.notice(stopped if comparison.broken else note, "info"), tab.table: compare_view.table_html(comparison),
             tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
 

@@ -69,7 +69,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         session.busy = False
         registry.make_room(keep=session)
-    sentence = view.ending(written, again=ask is again) or changed
+    sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)
     yield {tab.notice: fragments.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}

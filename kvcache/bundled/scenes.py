@@ -110,7 +110,7 @@ def differ(one: str, other: str) -> bool:
 def related(clause: str, held: bool) -> tuple[Scene, ...]:
     """Scenes that share a word with a clause, and ask for something else: when the meeting is, beside where it is; my sister's car, beside mine."""
     index = _by_word(held)
-    alike = {scene.clause: scene for word in _words(clause) - COMMON - OWNERS for scene in index.get(word, ())}
+    alike = {scene.clause: scene for word in sorted(_words(clause) - COMMON - OWNERS) for scene in index.get(word, ())}
     return tuple(scene for scene in alike.values() if scene.clause != clause and differ(clause, scene.clause))
 
 
