@@ -71,6 +71,19 @@ def is_here(url):
     return re.match(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:", url) is not None
 
 
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Replies of ten tokens a second: what happens during one has time to happen."""
+    plain = events.batches
+
+    def slowly(items, stop):
+        for item in items:
+            yield item
+            stop.wait(0.1)
+
+    monkeypatch.setattr(events, "batches", lambda items, stop, seconds: plain(slowly(items, stop), stop, seconds))
+
+
 def longest_reply(page, tokens):
     page.get_by_text("Sampling", exact=True).click()
     field = page.get_by_label("Longest reply, in tokens")
@@ -145,9 +158,9 @@ def test_zoom_and_legend_choices_survive_an_update(visit):
     assert state == [True, [3, 9], False]
 
 
-def test_escape_stops_a_reply_and_the_chat_goes_on(visit):
+def test_escape_stops_a_reply_and_the_chat_goes_on(visit, unhurried):
     page = visit()
-    longest_reply(page, 1900)
+    longest_reply(page, 500)
     send(page, WORDS)
     expect(page.locator("#kv-message .stop-button")).to_be_visible()
     expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
@@ -198,9 +211,9 @@ def test_closing_the_tab_frees_its_cache(visit, server):
     assert session.holds_messages
 
 
-def test_escape_closes_an_open_menu_and_the_reply_goes_on(visit):
+def test_escape_closes_an_open_menu_and_the_reply_goes_on(visit, unhurried):
     page = visit()
-    longest_reply(page, 1900)
+    longest_reply(page, 500)
     send(page, WORDS)
     expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
     menu = page.locator("#kv-chat-form-cache input")
@@ -214,9 +227,9 @@ def test_escape_closes_an_open_menu_and_the_reply_goes_on(visit):
     finished(page, 1)
 
 
-def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
+def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit, unhurried):
     page = visit()
-    longest_reply(page, 1900)
+    longest_reply(page, 500)
     box = page.locator("#kv-message textarea")
     send(page, WORDS)
     expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
@@ -231,9 +244,9 @@ def test_what_is_typed_stays_through_regenerate_undo_and_a_stop(visit):
     expect(box).to_have_value(f"{WORDS}\na draft")
 
 
-def test_enter_while_a_reply_is_written_keeps_the_next_message_in_its_box(visit):
+def test_enter_while_a_reply_is_written_keeps_the_next_message_in_its_box(visit, unhurried):
     page = visit()
-    longest_reply(page, 1900)
+    longest_reply(page, 500)
     send(page, WORDS)
     expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("computed")
     send(page, "the next one")

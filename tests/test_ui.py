@@ -557,13 +557,20 @@ def test_a_column_says_that_it_waits_for_a_compiler_until_it_does_not():
     assert "reading" in compare_view.thread_html(comparison, column)
 
 
+@pytest.mark.parametrize("tokens, times", [(0, 1), (256, 1), (512, 2), (4000, 4)])
+def test_a_long_reply_is_painted_more_seldom(tokens, times):
+    written = view.Reply()
+    written.stats = Stats(0, 0, tokens, 0.0, 0.0, 0.0, 0)
+    assert events.seldom(written) == times
+
+
 def test_what_the_token_loop_raises_is_raised_where_the_page_is_painted():
     def broken():
         yield 1
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(batches(broken(), threading.Event(), 0.01))
+        list(batches(broken(), threading.Event(), lambda: 0.01))
 
 
 def test_leaving_a_page_early_stops_the_loop_behind_it():
@@ -574,7 +581,7 @@ def test_leaving_a_page_early_stops_the_loop_behind_it():
             made.append(1)
             yield len(made)
 
-    painting = batches(endless(), stop, 0.01)
+    painting = batches(endless(), stop, lambda: 0.01)
     next(painting)
     painting.close()
     count = len(made)

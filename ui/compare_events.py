@@ -142,7 +142,7 @@ def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, note:
 def _paint(tab: CompareTab, stop: threading.Event, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
     charted = time.perf_counter()
     yield _threads(tab, comparison)
-    for _ in batches(replies, stop, PAINT_SECONDS):
+    for _ in batches(replies, stop, lambda: PAINT_SECONDS):
         charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield _threads(tab, comparison) | ({tab.chart: compare_view.chart_value(comparison)} if charts_too else {})
         charted = time.perf_counter() if charts_too else charted

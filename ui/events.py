@@ -24,6 +24,7 @@ MODEL_QUEUE = "model"  # every event that computes stands in this one queue
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
+LONG_REPLY, MOST_SELDOM = 256, 4  # tokens from which on a reply is painted more seldom, for the page takes the longer to draw it; and how much more seldom at most
 
 
 def read_settings(tab: ChatTab, values: Mapping) -> Settings:
@@ -97,14 +98,19 @@ def _last_user(shown: list[dict]) -> int:
 def paint_times(events: Iterator, written: view.Reply, session: Session, stop: threading.Event) -> Iterator[bool]:
     """Take in events as they come; yield when it is time to paint, True when the charts are due as well."""
     charted = time.perf_counter()
-    for batch in batches(with_fates(events, session), stop, PAINT_SECONDS):
+    for batch in batches(with_fates(events, session), stop, lambda: PAINT_SECONDS * seldom(written)):
         for event, ribbon in batch:
             written.add(event)
             session.history.add(event)
             written.fates = ribbon or written.fates
-        charts_too = time.perf_counter() - charted >= CHART_SECONDS
+        charts_too = time.perf_counter() - charted >= CHART_SECONDS * seldom(written)
         yield charts_too
         charted = time.perf_counter() if charts_too else charted
+
+
+def seldom(written: view.Reply) -> float:
+    """How much more seldom than a short reply this one is painted."""
+    return min(MOST_SELDOM, max(1.0, written.stats.generated / LONG_REPLY))
 
 
 def with_fates(events: Iterator, session: Session) -> Iterator[tuple]:

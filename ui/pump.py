@@ -4,14 +4,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-def batches(items: Iterator[Item], stop: threading.Event, seconds: float) -> Iterator[list[Item]]:
-    """What `items` yields, run in a thread of its own, as lists collected over about `seconds` each.
+def batches(items: Iterator[Item], stop: threading.Event, seconds: Callable[[], float]) -> Iterator[list[Item]]:
+    """What `items` yields, run in a thread of its own, as lists collected over about `seconds()` each.
 
     The first item comes at once. Whatever `items` raises is raised here. Leaving early sets `stop` and waits for the
     thread, so that nothing computes on behind a page that has gone.
@@ -38,11 +38,11 @@ def batches(items: Iterator[Item], stop: threading.Event, seconds: float) -> Ite
         thread.join()
 
 
-def _collect(box: queue.SimpleQueue, done: object, seconds: float) -> Iterator[list]:
+def _collect(box: queue.SimpleQueue, done: object, seconds: Callable[[], float]) -> Iterator[list]:
     last = 0.0
     while True:
         batch = [box.get()]
-        time.sleep(max(0.0, last + seconds - time.perf_counter()))
+        time.sleep(max(0.0, last + seconds() - time.perf_counter()))
         while not box.empty():
             batch.append(box.get())
         last = time.perf_counter()

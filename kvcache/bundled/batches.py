@@ -17,9 +17,10 @@ from . import dialogues, drills, marks, tokenizer, trees
 USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.8, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
-SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
-SITUATIONS = 0.35  # share of those that are situations and chats
-TREES = 0.6  # share of batches that are trees, for models that take them
+SCENES = 0.25  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
+SITUATIONS = 0.45  # share of those that are situations and chats
+TREES = 0.4  # share of batches that are trees, for models that take them; with 0.6 small talk suffered
+FOR_TREES = 1024  # tokens of the longest rows of trees: their mask makes attention compute all pairs, which halves the speed at 2,048
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
@@ -81,7 +82,7 @@ def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, lengt
 
 def with_trees(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, ...]:
     """As `batch`, or rows of trees with the places of their tokens as a third: tree, branch (0 for the trunk) and position, [rows, length + 1, 3]."""
-    if Random(f"{seed} {number}").random() >= TREES:
+    if length > FOR_TREES or Random(f"{seed} {number}").random() >= TREES:
         return batch(tok, seed, number, rows, length)
     ids, weights, places = zip(*(row_of_trees(tok, f"{seed} {number} {i}", length) for i in range(rows)))
     return torch.tensor(ids, dtype=torch.int16), torch.tensor(weights, dtype=torch.float32), torch.tensor(places, dtype=torch.int16)

@@ -14,6 +14,7 @@ from .scenes import OWNERS
 
 Messages = list[dict[str, str]]
 SHORTEST, LONGEST = 60, 1700  # tokens of a conversation
+LONG = 0.5  # power of a chance: 1 would draw trunks as often short as long; questions far from what they ask for are what is hardest
 PASSAGE, SCENE = 0.5, 0.25  # chances that what is told next is a passage, if it is about nothing that was told, or a scene; else it is any fact
 FILLER, EXCHANGE = 0.4, 0.3  # chances of what is said in between; else it is a chat
 TELLING = 0.1, 0.9  # the smallest and largest share of turns that tell something
@@ -32,9 +33,9 @@ class Tree:
 
 
 def tree(seed: str, room: int) -> Tree:
-    """A tree of at most about `room` tokens of the small vocabulary, its trunk as often short as long."""
+    """A tree of at most about `room` tokens of the small vocabulary, its trunk rather long than short."""
     rng = Random(f"tree {seed}")
-    length = min(room * rng.uniform(0.35, 0.65), LONGEST, SHORTEST * (LONGEST / SHORTEST) ** rng.uniform(0, 1))
+    length = min(room * rng.uniform(0.4, 0.75), LONGEST, SHORTEST * (LONGEST / SHORTEST) ** rng.random() ** LONG)
     grown = Growing(dialogues.Conversation(rng, round(length)))
     grown.begin()
     share = rng.uniform(*TELLING)
