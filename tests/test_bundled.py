@@ -883,6 +883,13 @@ def test_training_text_is_what_the_template_renders(tokenizer):
 # Training
 
 
+def test_a_refusal_weighs_the_more_the_more_was_said(tokenizer):
+    declined = [{"role": "user", "content": "who am I"}, {"role": "assistant", "content": marks.decisive("You have not told me your name.", marks.REFUSING)}]
+    near, far = (set(batches.encoded(tokenizer, declined, before)[1]) for before in (0, 5000))
+    assert near - far and far - near == {batches.REFUSING[1]} and max(near - far) < 1.1 * batches.REFUSING[0] < batches.REFUSING[1]
+    assert batches.refusing(0) == batches.REFUSING[0] and batches.refusing(batches.FAR // 2) == pytest.approx(sum(batches.REFUSING) / 2)
+
+
 def test_batches_are_a_function_of_seed_and_number(tokenizer):
     ids, weights = batches.batch(tokenizer, 0, 1, 2, 96)
     again, _ = batches.batch(tokenizer, 0, 1, 2, 96)

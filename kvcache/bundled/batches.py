@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from . import dialogues, drills, marks, tokenizer, trees
 
-USER, ASSISTANT, DECISIVE, REFUSING, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 0.8, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
+USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
+REFUSING, FAR = (0.75, 1.6), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere the model declined too much after 100 tokens and too little after 1,000
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
 SCENES = 0.25  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
@@ -23,7 +24,7 @@ TREES = 0.4  # share of batches that are trees, for models that take them; with 
 FOR_TREES = 1024  # tokens of the longest rows of trees: their mask makes attention compute all pairs, which halves the speed at 2,048
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
-_BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING, marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
+_BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING[0], marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 
 def weighted(messages: list[dict[str, str]]) -> tuple[str, list[float]]:
@@ -67,11 +68,18 @@ def thinned(rng: Random, weights: list[float]) -> list[float]:
     return [w if w != USER else 4 * USER if rng.random() < 0.25 else 0.0 for w in weights]
 
 
-def encoded(tok: PreTrainedTokenizerFast, messages: list[dict[str, str]]) -> tuple[list[int], list[float]]:
-    """The ids of a rendered conversation and their loss weights."""
+def encoded(tok: PreTrainedTokenizerFast, messages: list[dict[str, str]], before: int = 0) -> tuple[list[int], list[float]]:
+    """The ids of a rendered conversation that goes on from `before` tokens, and their loss weights."""
     text, by_char = weighted(messages)
     encoding = tok.backend_tokenizer.encode(text, add_special_tokens=False)
-    return encoding.ids, [by_char[end - 1] if end > start else 0.0 for start, end in encoding.offsets]
+    weights = [by_char[end - 1] if end > start else 0.0 for start, end in encoding.offsets]
+    return encoding.ids, [refusing(before + number) if w == REFUSING[0] else w for number, w in enumerate(weights)]
+
+
+def refusing(position: int) -> float:
+    """The weight of a refusal: the more was said, the likelier is a model to answer with something of it."""
+    first, last = REFUSING
+    return first + (last - first) * min(1, position / FAR)
 
 
 def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -99,7 +107,7 @@ def row_of_trees(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[
         trunk, by_id = encoded(tok, made.trunk)
         parts = [(trunk, by_id, [(number, 0, position) for position in range(len(trunk))])]
         for branch, messages in enumerate(made.branches, 1):
-            new, by_id = (found[1:] for found in encoded(tok, messages))  # a branch has no beginning of its own
+            new, by_id = (found[1:] for found in encoded(tok, messages, len(trunk) - 1))  # a branch has no beginning of its own
             parts.append((new, [0.0, *by_id[1:]], [(number, branch, len(trunk) + at) for at in range(len(new))]))
         for more_ids, more_weights, more_places in parts:
             ids += more_ids
