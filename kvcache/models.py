@@ -469,6 +469,16 @@ def _read_folder(
     return wrap(choice.id, model, tokenizer, title=choice.title)
 
 
+def _from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
+    """The model from its folder, found or downloaded. Whatever goes wrong is a ModelError: files may be broken in ways nobody thought of."""
+    try:
+        return _read_folder(choice, _folder_of(choice, device, dtype, progress), device, dtype, progress)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{choice.id} can't be read ({type(error).__name__}: {_first_line(error)}): pick another model.") from error
+
+
 def _read_config(choice: ModelChoice, folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -598,8 +608,7 @@ class ModelStore:
         with loading:
             loaded = self._get(key)
             if loaded is None:
-                folder = _folder_of(choice, device, dtype, progress)
-                loaded = _read_folder(choice, folder, device, dtype, progress)
+                loaded = _from_files(choice, device, dtype, progress)
                 self._put(key, loaded)
         _report(progress, 1.0, f"{loaded.title} is ready")
         return loaded

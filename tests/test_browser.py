@@ -325,6 +325,60 @@ def pick_model(page, name):
     page.get_by_role("option", name=re.compile(name)).click()
 
 
+def test_a_model_picked_while_another_can_not_be_had_is_read(visit, server, monkeypatch):
+    page, plain, asked, go_on = visit(), models.load, [], threading.Event()
+
+    def slow(model_id="tiny", *arguments, **options):
+        if model_id.startswith("no/"):
+            asked.append(model_id)
+            go_on.wait(WAIT / 1000)
+        return plain(model_id, *arguments, **options)
+
+    monkeypatch.setattr(models, "load", slow)
+    page.locator("#kv-model input").fill("no/such-model")
+    page.keyboard.press("Enter")
+    wait_until(lambda: asked)
+    pick_model(page, "kvlab-granite-5m")
+    go_on.set()
+    wait_until(lambda: any("granite" in session.showing for session in server[1]._sessions.values()))
+    expect(page.locator("#kv-model input")).to_have_value(re.compile("kvlab-granite-5m"))
+
+
+def test_a_first_model_that_comes_late_leaves_what_was_picked_since(visit, server, monkeypatch):
+    plain, go_on, late = models.load, threading.Event(), threading.Event()
+
+    def slow(model_id="tiny", *arguments, **options):
+        if "progress" in options and model_id == models.DEFAULT:
+            go_on.wait(WAIT / 1000)
+            late.set()
+        return plain(model_id, *arguments, **options)
+
+    monkeypatch.setattr(models, "load", slow)
+    before = set(server[1]._sessions)
+    page = visit(ready=False)
+    pick_model(page, "kvlab-umt5-5m")
+    mine = lambda: [session for key, session in server[1]._sessions.items() if key not in before]  # noqa: E731
+    wait_until(lambda: any("umt5" in session.showing for session in mine()))
+    go_on.set()
+    wait_until(late.is_set)
+    page.wait_for_timeout(1000)
+    assert all("umt5" in session.showing and session.conversation is None for session in mine())
+    expect(page.locator("#kv-model input")).to_have_value(re.compile("kvlab-umt5-5m"))
+
+
+def test_a_chart_that_changed_while_another_tab_was_open_is_drawn_on_the_way_back(visit):
+    page = visit()
+    longest_reply(page, 16)
+    expect(page.locator("#kv-history .kv-drawn")).to_have_count(1)
+    send(page, WORDS)
+    page.get_by_role("tab", name="Learn").click()
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("decode")
+    page.wait_for_function("document.querySelector('#kv-history .kv-words').textContent.includes('tokens processed')")
+    page.wait_for_timeout(1000)
+    page.get_by_role("tab", name="Chat").click()
+    page.wait_for_function("document.querySelector('#kv-history .kv-plot').data.some((trace) => Math.max(...trace.x) > 16)")
+
+
 def test_a_lost_conversation_is_said_to_be_lost(visit, server):
     page = visit()
     longest_reply(page, 5)

@@ -62,6 +62,14 @@ def test_stop_ends_the_run_and_keeps_what_there_is(tab):
     assert "Stopped" in rest[-1][tab.notice] and rest[-1][tab.run]["interactive"] and not session.busy
 
 
+def test_figures_of_an_earlier_run_do_not_stand_as_those_of_a_stopped_one(tab):
+    session = Session("a")
+    session.measure_box.stop.set()
+    first, *rest = measure(tab, session, asked(tab))
+    assert first[tab.table] == first[tab.time] == first[tab.size] == first[tab.downloads] == ""
+    assert measure_events.STOPPED_EARLY in rest[-1][tab.notice]
+
+
 def test_leaving_the_page_stops_the_run(tab):
     session = Session("a")
     frames = measure(tab, session, asked(tab, contexts=(64, 96, 128)))

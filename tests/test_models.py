@@ -188,6 +188,14 @@ def test_a_model_without_a_tokenizer_is_said_so(folder, tmp_path):
     assert "no tokenizer" in refusal(path)
 
 
+def test_weights_that_are_a_dangling_link_are_said_so(folder, tmp_path):
+    path = copy_of(folder, tmp_path)
+    weights = next(path.glob("*.safetensors"))
+    weights.unlink()
+    weights.symlink_to(path / "nowhere")
+    assert "can't be read" in refusal(path) and "pick another model" in refusal(path)
+
+
 def test_broken_weights_are_said_so(folder, tmp_path):
     path = copy_of(folder, tmp_path)
     (path / "model.safetensors").write_bytes(b"not weights at all")

@@ -19,7 +19,7 @@ from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
 from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
-from ui.compare import Comparison, Turn, wanted_columns
+from ui.compare import Comparison, Turn, compared_length, wanted_columns
 from ui.outbox import AGAIN, Outbox
 from ui.pump import batches
 from ui.state import Registry, Session, Settings
@@ -639,7 +639,7 @@ def test_the_files_hold_the_run():
     ("Your name is Ada.", True, True), ("your name is ADA", True, True), ("Your name is Adam.", True, False), ("You live in Canada.", True, False),
     ("Your", False, None), ("Your name is Ada", False, None)])
 def test_a_reply_is_marked_right_by_whole_words_and_only_when_it_is_finished(reply, finished, right):
-    found = Turn("What is my name?", "Ada", [(1, reply)], stats=Stats(0, 0, 1, 0.1, 1.0, 1.0, 10), finished=finished)
+    found = Turn("What is my name?", "Ada", [(1, reply)], stats=Stats(0, 0, 1, 0.1, 1.0, 1.0, 10), reason="eos" if finished else "length")
     assert found.remembered is right
     words = compare_view._check_html(found)
     assert ("kv-right" in words, "kv-wrong" in words) == (right is True, right is False)
@@ -650,7 +650,9 @@ def test_a_thread_says_which_cache_has_answered():
     assert "Answered by <b>Sink" in compare_view.thread_html(comparison, comparison.columns[1])
 
 
-@pytest.mark.parametrize("before, words", [({}, ""), ({"comparison": object()}, "have changed"), ({"lost_comparison": True}, "had been freed")])
+@pytest.mark.parametrize("before, words", [
+    ({}, ""), ({"comparison": SimpleNamespace(broken=False)}, "have changed"), ({"comparison": SimpleNamespace(broken=True)}, "was stopped"),
+    ({"lost_comparison": True}, "had been freed")])
 def test_a_comparison_that_does_not_go_on_says_why(before, words):
     session = Session("s", **before)
     assert (words in compare_events.started_over(session)) and bool(words) is bool(compare_events.started_over(session))
@@ -661,7 +663,35 @@ def test_a_stopped_comparison_starts_over():
     stop = threading.Event()
     for _ in comparison.ask(WORDS, stop):
         stop.set()
-    assert comparison.broken
+    assert comparison.broken or comparison.taken_back
+
+
+def test_where_a_comparison_was_stopped_is_no_difference():
+    comparison = Comparison(wanted_columns("tiny", "", {"max_new_tokens": 300}, [("dynamic", {})] * 3))
+    stop = threading.Event()
+    for moved in comparison.ask(WORDS, stop):
+        if moved is comparison.columns[0] and len(moved.turns[-1].tokens) == 5:
+            stop.set()
+    assert comparison.broken and [len(column.turns[-1].tokens) for column in comparison.columns] == [5, 4, 4]
+    assert all(row["agreement"] == 1.0 and row["diverges_at"] is None for row in comparison.rows())
+    assert "<mark" not in "".join(compare_view.thread_html(comparison, column) for column in comparison.columns)
+
+
+def test_a_reply_that_ends_before_the_first_columns_differs_there():
+    ends = [Turn(WORDS, tokens=[(n, "a") for n in range(length)], reason=reason) for length, reason in ((4, "length"), (3, "eos"))]
+    assert compared_length(*ends) == 4
+    ends[0].reason = "stopped"
+    assert compared_length(*ends) == 3
+
+
+def test_a_comparison_stopped_before_any_token_takes_the_message_back_and_goes_on():
+    comparison = Comparison(wanted_columns("tiny", "", REPLY, [("dynamic", {}), ("sink", {})]))
+    stop = threading.Event()
+    stop.set()
+    assert list(comparison.ask(WORDS, stop))
+    assert comparison.taken_back and not comparison.broken and comparison.users == [] and comparison.rows()[1]["agreement"] is None
+    assert list(comparison.ask(WORDS)) and comparison.users == [WORDS] and not comparison.taken_back
+    assert comparison.columns[0].turns[0].ids == compared(WORDS).columns[0].turns[0].ids
 
 
 @pytest.mark.parametrize("caches", [[("dynamic", {})], [("dynamic", {})] * 5])

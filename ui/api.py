@@ -58,6 +58,16 @@ def require(name: str, value, kind: type, example: str) -> None:
         raise gr.Error(f"{name} must be {example}, got {value!r:.80}", print_exception=False)
 
 
+def require_ready(model: str) -> None:
+    """Raises gr.Error for a hub model that is not in memory: everybody whose turn it is would wait for its download."""
+    try:
+        fetched = models.find_choice(model or models.DEFAULT).source == "hub"
+    except models.ModelError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+    if fetched and model not in models.STORE.ids():
+        raise gr.Error(f"{model} is not in memory: call /catalog with model={model!r} first, which reads it while others go on.", print_exception=False)
+
+
 def settings_from(model: str, cache: str, parameters: dict | None, system: str, **sampling) -> Settings:
     for name, value in {"model": model, "cache": cache, "system": system}.items():
         require(name, value or "", str, "a text")
@@ -94,6 +104,8 @@ def compare_caches(registry: Registry, key: str, messages: list[str], wanted: li
             for message in messages:
                 for _ in comparison.ask(message, stop):
                     pass
+                if stop.is_set():
+                    break
                 for _ in drift.measure(comparison, stop):
                     pass
         except ValueError as error:
@@ -108,6 +120,7 @@ def wire_api(registry: Registry) -> None:
              temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
         """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
         require("message", message, str, "a text")
+        require_ready(model)
         wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
         return answer(registry, key_of(request), message, wanted)
 
@@ -122,6 +135,7 @@ def wire_api(registry: Registry) -> None:
             require("each of messages", message, str, "a text")
         if not isinstance(caches, list) or not all(isinstance(one, dict) and "cache" in one for one in caches):
             raise gr.Error(f"caches must be {listed}, got {caches!r:.80}", print_exception=False)
+        require_ready(model)
         sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
         each = [settings_from(model, one["cache"], one.get("parameters"), system, **sampling) for one in caches]
         try:

@@ -27,7 +27,7 @@ class Turn:
     all_ids: list[int] = field(default_factory=list)  # the conversation's ids when the reply was over
     heard_ids: list[int] = field(default_factory=list)  # what the encoder, where there is one, had read
     stats: Stats | None = None
-    finished: bool = False  # by the model itself: neither stopped nor cut off
+    reason: str = ""  # why it ended, as the engine says it
     waiting_for: str = "reading"  # what is done before the first token
 
     @property
@@ -39,9 +39,14 @@ class Turn:
         return "".join(piece for _, piece in self.tokens)
 
     @property
+    def cut(self) -> bool:
+        """Is the reply still being written, or was it stopped by hand? Then the end of its tokens is no difference."""
+        return self.reason in ("", "stopped")
+
+    @property
     def remembered(self) -> bool | None:
         """Whether the reply has the expected words; None where there is nothing to check, or the reply was not finished."""
-        return contains(self.text, self.expects) if self.expects and self.finished else None
+        return contains(self.text, self.expects) if self.expects and self.reason == "eos" else None
 
 
 @dataclass
@@ -68,7 +73,7 @@ class Column:
         if isinstance(event, Token):
             turn.tokens.append((event.id, event.text))
         elif isinstance(event, Done):
-            turn.stats, turn.finished = event.stats, event.reason == "eos"
+            turn.stats, turn.reason = event.stats, event.reason
             turn.all_ids, turn.heard_ids = self.conversation.ids, self.conversation.heard_ids
             if event.text and turn.tokens:
                 last, piece = turn.tokens[-1]
@@ -82,6 +87,7 @@ class Comparison:
         self.wanted = tuple(wanted)
         self.loaded = models.load(wanted[0].model)
         self.broken = False  # stopped or failed half way: the columns no longer share their messages
+        self.taken_back = False  # the last message, because all columns were stopped before their first token
         self.columns = [self._column(n, settings) for n, settings in enumerate(wanted)]
         self._number_twins()
         self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
@@ -131,7 +137,7 @@ class Comparison:
         return self._interleave(text, expects, replies)
 
     def _interleave(self, text: str, expects: str, replies: list[Iterator]) -> Iterator[Column]:
-        self.broken = True  # until every column has finished
+        self.broken, self.taken_back = True, False  # until every column has finished
         running = list(zip(self.columns, replies))
         for column in self.columns:
             column.turns.append(Turn(text, expects))
@@ -146,28 +152,35 @@ class Comparison:
                         running.remove(pair)
                         stopped = stopped or event.reason == "stopped"
                     yield pair[0]
-            self.broken = stopped
+            self.taken_back = stopped and not any(column.turns[-1].tokens for column in self.columns)
+            self.broken = stopped and not self.taken_back
+            if self.taken_back:
+                self._forget_turn()
         finally:
             for reply in replies:
                 reply.close()
 
+    def _forget_turn(self) -> None:
+        for column in self.columns:
+            column.turns.pop()
+            column.history.turns.pop()
+
     def divergence(self, column: Column) -> tuple[int, int] | None:
         """(turn, token) of the first reply token that differs from the first column's, both from 0; None if none does."""
         for n, (mine, first) in enumerate(zip(column.turns, self.columns[0].turns)):
-            whole = mine.stats is not None and first.stats is not None
-            length = None if whole else min(len(mine.ids), len(first.ids))
+            length = compared_length(mine, first)
             at = first_divergence(mine.ids[:length], first.ids[:length])
             if at is not None:
                 return n, at
         return None
 
-    def agreement(self, column: Column) -> float:
-        """Share of reply tokens equal to the first column's at the same place, over all turns; 1.0 where there are none."""
+    def agreement(self, column: Column) -> float | None:
+        """Share of reply tokens equal to the first column's at the same place, over all turns; None where there are none."""
         same = total = 0
         for mine, first in zip(column.turns, self.columns[0].turns):
             same += sum(a == b for a, b in zip(mine.ids, first.ids))
-            total += max(len(mine.ids), len(first.ids))
-        return same / total if total else 1.0
+            total += compared_length(mine, first)
+        return same / total if total else None
 
     def rows(self) -> list[dict[str, Any]]:
         """The table: one dict of figures per column. Bytes, seconds, tokens per second, shares, nats."""
@@ -199,6 +212,12 @@ class Comparison:
         } for row, column in zip(self.rows(), self.columns)]
         return {"model": self.loaded.id, "system": first.system, "sampling": dict(first.sampling), "messages": self.users,
                 "columns": columns}
+
+
+def compared_length(one: Turn, other: Turn) -> int:
+    """How many tokens of two replies can be compared: those that both have where one was cut, else all of the longer."""
+    shorter, longer = sorted((len(one.ids), len(other.ids)))
+    return shorter if one.cut or other.cut else longer
 
 
 def _counted_from_one(place: tuple[int, int] | None) -> dict[str, int] | None:

@@ -26,6 +26,7 @@ from .layout import ChatTab, CompareTab
 from .outbox import AGAIN
 from .pump import batches
 from .state import Registry, Session, require_room
+from .view import TAKEN_BACK
 
 DEMO = (
     ("Hi, my name is Ada and the red box opens with 7-3-1.", ""),
@@ -91,17 +92,21 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         for n, (text, expects) in enumerate(messages):
             replies = replies if n == 0 else comparison.ask(text, stop, expects)
             yield from _paint(tab, stop, comparison, replies)
-            if comparison.broken:
+            if not (comparison.broken or comparison.taken_back):
+                yield from _drift(tab, comparison, stop, note)
+            if comparison.broken or comparison.taken_back:
                 break
-            yield from _drift(tab, comparison, stop, note)
     except Exception as error:
         session.comparison = None
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
     finally:
         session.busy = False
         registry.make_room(keep=session)
-    if session.comparison and session.comparison.broken:
+    if session.comparison and comparison.broken:
         yield _results(tab, comparison)
+    elif session.comparison and comparison.taken_back:
+        session.compare_box.give_back(typed)
+        yield {tab.notice: fragments.notice(TAKEN_BACK, "info"), tab.table: compare_view.table_html(comparison), **_threads(tab, comparison)}
     yield {tab.message: AT_REST}
 
 
@@ -116,6 +121,8 @@ def started_over(session: Session) -> str:
     """Why the message does not go on from the comparison before, if there was one."""
     if session.lost_comparison:
         return "Started over: the caches of the comparison before had been freed."
+    if session.comparison and session.comparison.broken:
+        return "Started over: the run before was stopped."
     return "Started over: the model, the caches, their settings or the sampling have changed." if session.comparison else ""
 
 

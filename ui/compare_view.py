@@ -47,14 +47,14 @@ def _turn_html(turn: Turn, mark_from: int | None) -> str:
         reply = escape("".join(pieces[:mark_from]))
         differing = escape("".join(pieces[mark_from:]))
         reply += f'<mark title="differs from the first cache from here on">{differing}</mark>' if differing else _ended(turn)
-    waiting = "" if turn.tokens else f'<span class="kv-quiet">{escape(turn.waiting_for)}</span>'
+    waiting = "" if turn.tokens or turn.stats else f'<span class="kv-quiet">{escape(turn.waiting_for)}</span>'
     line = fragments.stats_line(turn.stats) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
     return (f'<p class="kv-bubble kv-user"><span class="kv-hidden">You: </span>{escape(turn.user)}</p>'
             f'<p class="kv-bubble"><span class="kv-hidden">Reply: </span>{reply.strip()}{waiting}</p>{line}{_check_html(turn)}')
 
 
 def _ended(turn: Turn) -> str:
-    return '<mark title="the first cache goes on from here">(ends here)</mark>' if turn.stats else ""
+    return "" if turn.cut else '<mark title="the first cache goes on from here">(ends here)</mark>'
 
 
 def _check_html(turn: Turn) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gradio as gr
@@ -322,10 +323,12 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def model_changed(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
         name, _ = tab.form.read(values)
+        session.refused = ""
         try:
             loaded = models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
         except models.ModelError as error:
-            return {tab.model_note: fragments.notice(str(error), "error"), tab.model: session.showing or models.DEFAULT}
+            session.refused = values[tab.model]
+            return {tab.model_note: fragments.notice(str(error), "error")}
         session.showing = values[tab.model]
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **tab.form.refit(name, loaded.config), **forecast(values | {tab.form.cache: tab.form.fitting(name, loaded.config)})}
@@ -336,8 +339,12 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         return shown
 
     def arrived(values, request: gr.Request, progress=gr.Progress()):
-        shown = model_changed(values, request, progress)
         session = registry.get(key_of(request))
+        with suppress(models.ModelError):  # which is said below
+            models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
+        if session.showing or session.conversation or session.chat_box.occupied:
+            return gr.skip()  # the visitor has picked something or begun to chat meanwhile
+        shown = model_changed(values, request, progress)
         if tab.form.cache in shown:
             values = values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])}
         try:
@@ -346,12 +353,16 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             return shown
         return shown | _empty_charts(tab, session)
 
-    def settled(values):
-        """What was picked while a model was read, with its own settings and reasons."""
+    def settled(values, request: gr.Request):
+        """What was picked while a model was read, with its own settings and reasons; in place of a model that can't be had, the one before."""
+        session = registry.get(key_of(request))
+        back = {}
+        if session.refused and values[tab.model] == session.refused:
+            back = {tab.model: session.showing or models.DEFAULT}
         try:
-            return picked(values, [tab.form, *forms])
+            return picked(values | back, [tab.form, *forms]) | back
         except models.ModelError:
-            return gr.skip()
+            return back or gr.skip()
 
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",

@@ -19,6 +19,7 @@ from .pump import batches
 from .state import Registry, Session
 
 ROUNDS = 11
+STOPPED, STOPPED_EARLY = "Stopped: what was measured by then stands below.", "Stopped before anything was measured."
 PAINT_SECONDS = 0.4  # seldom: painting takes time from what is being timed
 LEVELS = {"layer": ("One attention layer", lambda contexts, names: speed.layer(8, contexts, names)),
           "tiny": ("A tiny Llama of 4 layers", speed.tiny)}
@@ -63,9 +64,9 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
     session.busy = True
     notice = ""
     try:
-        yield {tab.notice: "", tab.downloads: "", **_buttons_at_work(tab)}
+        yield {tab.notice: "", tab.table: "", tab.downloads: "", tab.time: "", tab.size: "", **_buttons_at_work(tab)}
         yield from _paint(tab, stop, report, events)
-        notice = fragments.notice("Stopped: what was measured by then stands below.", "info") if stop.is_set() else ""
+        notice = fragments.notice(STOPPED if report.rows else STOPPED_EARLY, "info") if stop.is_set() else ""
     except Exception as error:
         notice = fragments.notice(f"The measurement broke off: {error}", "error")
     finally:

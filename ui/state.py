@@ -51,6 +51,7 @@ class Session:
     comparison: Any = None
     lost_comparison: bool = False  # freed since it was run
     showing: str = ""  # the model that the page shows
+    refused: str = ""  # the model picked last, where it can't be had
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)

@@ -91,6 +91,7 @@ class Reply:
                           {"role": "assistant", "content": fragments.stats_line(self.stats)}]
 
 
+TAKEN_BACK = "Stopped before the first token: the message was taken back."
 ENDINGS = {
     "length": "The reply has reached its longest length; raise it under Sampling to hear more.",
     "context": "The conversation has reached the model's context length. Clear it, or pick a cache with a window.",
@@ -101,7 +102,7 @@ ENDINGS = {
 def ending(reply: Reply, again: bool = False) -> str:
     """A sentence where a reply ended for another reason than being finished; stopping by hand needs none."""
     if reply.reason == "stopped" and not reply.stats.generated:
-        return "Stopped before the first token: the former reply stays." if again else "Stopped before the first token: the message was taken back."
+        return "Stopped before the first token: the former reply stays." if again else TAKEN_BACK
     return ENDINGS.get(reply.reason, "")
 
 

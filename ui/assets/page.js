@@ -76,7 +76,7 @@
     const facts = element.querySelector(".kv-facts");
     const legend = element.querySelector(".kv-legend");
     const hidden = new Set();
-    let waiting = false;
+    let waiting = false, missed = false; // a value came, or the colours changed, while the chart was hidden
     const empty = () => {
       if (!node.data) return;
       window.Plotly.purge(node);
@@ -90,7 +90,8 @@
       const { figure, sentence, line } = JSON.parse(props.value);
       if (words && words.textContent !== sentence) words.textContent = sentence ?? "";
       if (facts && line !== undefined) facts.innerHTML = line;
-      if (!node.clientWidth) return; // a hidden tab: drawn when it gets a size
+      missed = !node.clientWidth;
+      if (missed) return; // a hidden tab: drawn when it gets a size
       const Plotly = await loadPlotly(element.querySelector("[data-plotly]").dataset.plotly);
       drawLegend(legend, figure.data, hidden, ask);
       for (const trace of figure.data) if (hidden.has(trace.name)) trace.visible = false;
@@ -105,7 +106,7 @@
     };
     watch("value", ask);
     new ResizeObserver(() => {
-      if (window.Plotly && node.data && node.clientWidth) window.Plotly.Plots.resize(node);
+      if (window.Plotly && node.data && node.clientWidth && !missed) window.Plotly.Plots.resize(node);
       else ask();
     }).observe(node);
     new MutationObserver(ask).observe(document.body, { attributes: true, attributeFilter: ["class"] });
