@@ -30,7 +30,7 @@ from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, state_layers
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, refuse_overflow, state_layers
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -307,9 +307,11 @@ class Cache(transformers.Cache):
         """(kv_length, kv_offset) of a layer.
 
         Asked in every forward before any layer has changed, so forwards that would go wrong are refused here: raises
-        ValueError for a jump that recurrent layers or the model's mask would get wrong, and for padding that this cache cannot take.
+        ValueError for a jump that recurrent layers or the model's mask would get wrong, for more tokens than static layers have room for
+        beside recurrent ones, and for padding that this cache cannot take.
         """
         refuse_jump(self.layers, query_length)
+        refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
             refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
         return super().get_mask_sizes(query_length, layer_idx)

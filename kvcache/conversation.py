@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -355,7 +355,7 @@ class Conversation:
 
         Tokenising a sampled reply again may give other ids than were sampled, and the cache has seen the sampled ones.
         """
-        known = _continue(turns[-1], text) if turns and turns[-1].prompt_ids else None
+        known = _continue(turns[-1], text, self.loaded.eos_ids) if turns and turns[-1].prompt_ids else None
         if known is None:
             return tokenize(self.loaded, text)
         ids, rest = known
@@ -542,12 +542,12 @@ def _messages(turns: Sequence[_Turn]) -> list[Message]:
     ]
 
 
-def _continue(turn: _Turn, text: str) -> tuple[tuple[int, ...], str] | None:
+def _continue(turn: _Turn, text: str, end_ids: Container[int]) -> tuple[tuple[int, ...], str] | None:
     """The ids of a turn that a rendered prompt goes on from, and the text that follows; None where it does not.
 
     Templates often strip the reply: the ids keep the white space that was sampled. Some open a reply with more than
     they later repeat (Qwen3 with empty thoughts): the ids keep that too. Where the template ends a reply with something
-    else than the token that ended this one, that token is left out: the cache has not seen it.
+    else than the end token of this one, out of `end_ids`, that token is left out: the cache has not seen it.
     """
     if not text.startswith(turn.prompt_text[: turn.opening]):
         return None
@@ -563,7 +563,7 @@ def _continue(turn: _Turn, text: str) -> tuple[tuple[int, ...], str] | None:
         return turn.prompt_ids + turn.reply_ids, rest
     if rest.lstrip().startswith(turn.end.lstrip()):
         return turn.prompt_ids + turn.reply_ids, rest.lstrip()[len(turn.end.lstrip()) :]
-    return turn.prompt_ids + turn.reply_ids[:-1], rest
+    return (turn.prompt_ids + turn.reply_ids[:-1], rest) if turn.reply_ids[-1] in end_ids else None
 
 
 def _seen_by(cache: Any, default: int) -> int:

@@ -313,6 +313,15 @@ def refuse_jump(layers: list, query_length: int) -> None:
             layer.refuse_jump(query_length, filled=True)
 
 
+def refuse_overflow(layers: list, tokens: int) -> None:
+    """Raise ValueError before `tokens` more that static layers have no room for, where recurrent layers would have taken them first."""
+    if torch.compiler.is_compiling() or not any(isinstance(layer, States) for layer in layers):
+        return
+    limited = [layer for layer in layers if getattr(layer, "limit", None) is not None]
+    if limited:
+        limited[-1].check_room(tokens)  # the last: some models ask when the first have their tokens
+
+
 def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
     """Continue a cache, filled or new, by input_ids [B, T] on any model; returns the logits [B, T, V].
 
@@ -331,11 +340,18 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     total = input_ids.shape[1]
     if not total:
         raise ValueError(f"input_ids {tuple(input_ids.shape)} have no tokens to feed")
-    seen = _seen(cache) if attention_mask is None else attention_mask.shape[1] - total
+    counted = _seen(cache)
+    seen = (counted or 0) if attention_mask is None else attention_mask.shape[1] - total
+    if has_attention and counted is not None and seen != counted:
+        raise ValueError(
+            f"{side}attention_mask {tuple(attention_mask.shape)} must cover the {counted} tokens that the cache has seen and the {total} new ones: "
+            f"[B, {counted + total}]"
+        )
     refuse_types(model, kwargs, seen, total)
     part = counts_pictures(model)
     positions, shift = place(part, cache, input_ids, attention_mask, seen, kwargs) if part else (_positions(attention_mask, seen, input_ids), None)
     layers = getattr(cache, "self_attention_cache", cache).layers
+    refuse_overflow(layers, total)
     forgets = any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
@@ -351,11 +367,12 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     return torch.cat(logits, dim=1)
 
 
-def _seen(cache) -> int:
+def _seen(cache) -> int | None:
+    """Tokens that a cache has seen; None without attention layers, where nobody counts, nor asks for positions."""
     try:
         return int(cache.get_seq_length())
-    except ValueError:  # without attention layers nobody counts, nor asks for positions
-        return 0
+    except ValueError:
+        return None
 
 
 def _positions(attention_mask: torch.Tensor | None, seen: int, ids: torch.Tensor) -> torch.Tensor:

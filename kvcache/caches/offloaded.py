@@ -13,6 +13,7 @@ from ..architecture import decoder_config
 from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import Layer
+from ..state import States
 from .dynamic import LAYERS, GrowingLayer
 
 
@@ -132,11 +133,11 @@ class Offloading(Cache):
             warnings.warn(f"{type(self).__name__} moves nothing: its keys are computed on {device}, which is where it would offload them to", stacklevel=2)
 
     def _moves(self, layer_idx: int) -> bool:
-        """Is this a layer that can wait elsewhere?"""
+        """Is this a layer that can wait elsewhere? Recurrent states are read before the keys beside them are asked for, so they stay."""
         if not 0 <= layer_idx < len(self.layers):
             return False
         layer = self.layers[layer_idx]
-        return isinstance(layer, Layer) and layer.is_initialized and not layer.bounded
+        return isinstance(layer, Layer) and layer.is_initialized and not layer.bounded and not isinstance(layer, States)
 
     def _next(self, layer_idx: int) -> int | None:
         """The next layer that waits, behind this one and then from the first again; None if there is no other."""

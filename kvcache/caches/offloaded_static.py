@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 from ..architecture import static_misfit
 from ..entry import Entry, all_but
 from ..layer import Buffer, T, new_rows
+from ..state import States
 from .offloaded import Link, Offloading
 from .static import CAPACITY, StaticCache, StaticLayer
 
@@ -31,13 +32,13 @@ class HostedLayer(StaticLayer):
         self.dirty: tuple[int, int] | None = None  # rows of the lent buffers that the storage does not have yet
 
     def buffers(self) -> dict[str, Buffer]:
-        """What holds tokens: not the lent buffers."""
-        return {name: getattr(self, name) for name in StaticLayer.stores}
+        """What holds tokens or states: not the lent buffers."""
+        return {name: buffer for name, buffer in super().buffers().items() if not name.endswith("_slot")}
 
     @property
     def is_hosted(self) -> bool:
-        """Does it wait elsewhere than it computes?"""
-        return not self.resident and self.is_initialized and (self.always or self.device.type != self.offload_device.type)
+        """Does it wait elsewhere than it computes? A recurrent state does not: it is read before the keys beside it are asked for."""
+        return not (self.resident or isinstance(self, States)) and self.is_initialized and (self.always or self.device.type != self.offload_device.type)
 
     def _allocated(self, like: torch.Tensor) -> torch.Tensor:
         return waiting_rows(like, self.max_cache_len, self.offload_device) if self.is_hosted else super()._allocated(like)

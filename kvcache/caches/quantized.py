@@ -38,7 +38,7 @@ class QuantizedLayer(Layer):
         "key_residual": "residual", "value_residual": "residual",
     }  # fmt: skip
     is_croppable = True
-    record_past = False
+    drafting = False
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class QuantizedLayer(Layer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._flush()
-        if key_states.shape[T] > 1 and not self.record_past and self._due(key_states.shape[T]):
+        if key_states.shape[T] > 1 and not self.drafting and self._due(key_states.shape[T]):
             return self._update_past_a_block(key_states, value_states)
         append_both(self.key_residual, self.value_residual, key_states, value_states)
         self.seen += key_states.shape[T]
         attended = self._packed() if self._reads_packed(key_states) else (self.keys, self.values)
-        if not self.record_past:
+        if not self.drafting:
             self._flush()
         return attended
 
@@ -121,11 +121,11 @@ class QuantizedLayer(Layer):
 
     def activate_past_recording(self) -> None:
         """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
-        self.record_past = True
+        self.drafting = True
 
     def reset(self) -> None:
         super().reset()
-        self.record_past = False
+        self.drafting = False
 
     def trim(self) -> None:
         self._flush()

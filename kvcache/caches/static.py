@@ -138,7 +138,7 @@ class StaticLayer(Layer):
         n = key_states.shape[T]
         self._check(key_states, self.keys)
         self._check(value_states, self.values)
-        self._check_room(n)
+        self.check_room(n)
         rows = torch.arange(n, device=self.cumulative_length.device) + self.cumulative_length
         self.keys.index_copy_(T, rows, key_states)
         self.values.index_copy_(T, rows, value_states)
@@ -153,7 +153,7 @@ class StaticLayer(Layer):
                 f"got batch {new.shape[0]}, {new.shape[1]} heads of {new.shape[-1]}, {new.dtype} on {new.device}; make a new one"
             )
 
-    def _check_room(self, n: int) -> None:
+    def check_room(self, n: int) -> None:
         if self.limit is None:
             return
         if torch.compiler.is_compiling():
@@ -180,7 +180,8 @@ class StaticLayer(Layer):
         """Forget all tokens at the same addresses, zeroed."""
         if self.is_initialized:
             for buffer in self.buffers().values():
-                buffer.data.zero_()
+                if buffer.data is not None:  # some models never use a state that they announce
+                    buffer.data.zero_()
             self.seen = 0
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
@@ -295,7 +296,7 @@ class StaticWindowLayer(StaticLayer):
         self._check(key_states, self.keys)
         self._check(value_states, self.values)
         n, first = key_states.shape[T], self._first_attended()
-        self._check_room(n)
+        self.check_room(n)
         place = self._slide if n == 1 else self._join
         shift, before = first - self.evicted_length, self.cumulative_length - first
         attended = place(self.keys, key_states, shift, before), place(self.values, value_states, shift, before)
