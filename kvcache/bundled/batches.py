@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer, trees
 
 USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded
-REFUSING, FAR = (0.75, 1.6), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere the model declined too much after 100 tokens and too little after 1,000
+REFUSING, FAR = (0.75, 1.1), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
 SCENES = 0.25  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
