@@ -57,6 +57,8 @@ def test_changing_the_cache_keeps_the_messages_and_says_so(client):
     ({"message": "a", "cache": "sink", "parameters": {"window_length": 8, "num_sink_tokens": 8}}, "num_sink_tokens must be below"),
     ({"message": "a", "cache": "sink", "parameters": {"colour": "red"}}, "no parameter 'colour'"),
     ({"message": "a", "model": "no/such-model"}, "no/such-model"),
+    ({"message": "a", "model": "HuggingFaceTB/SmolLM2-135M-Instruct"}, "not in memory: call /catalog with model='HuggingFaceTB/SmolLM2-135M-Instruct' first"),
+    ({"message": "a", "model": ["tiny"]}, r"model must be a text, got \['tiny'\]"),
     ({"message": "a", "temperature": -1.0}, "temperature"),
     ({"message": "a", "parameters": [1]}, r"parameters must be a dictionary such as .*, got \[1\]"),
     ({"message": "a", "cache": ["sink"]}, r"cache must be a text, got \['sink'\]"),

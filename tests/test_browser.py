@@ -366,6 +366,25 @@ def test_a_first_model_that_comes_late_leaves_what_was_picked_since(visit, serve
     expect(page.locator("#kv-model input")).to_have_value(re.compile("kvlab-umt5-5m"))
 
 
+def test_a_chat_that_begins_before_the_first_model_is_read_stays_and_gets_its_header(visit, monkeypatch):
+    plain, go_on = models.load, threading.Event()
+
+    def slow(model_id="tiny", *arguments, **options):
+        if "progress" in options:
+            go_on.wait(WAIT / 1000)
+        return plain(model_id, *arguments, **options)
+
+    monkeypatch.setattr(models, "load", slow)
+    page = visit(ready=False)
+    send(page, WORDS)
+    finished(page, 1)
+    expect(page.locator("#kv-header")).not_to_contain_text("tiny-llama")
+    go_on.set()
+    expect(page.locator("#kv-header")).to_contain_text("tiny-llama")
+    expect(page.locator("#kv-predicted table")).to_be_visible()
+    expect(page.locator("#kv-chatbot .kv-stats")).to_have_count(1)
+
+
 def test_a_chart_that_changed_while_another_tab_was_open_is_drawn_on_the_way_back(visit):
     page = visit()
     longest_reply(page, 16)

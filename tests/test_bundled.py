@@ -212,7 +212,7 @@ def test_a_clause_with_a_choice_of_words_is_restated_in_one_of_them():
 
 
 def test_some_replies_say_which_open_fact_they_are_about():
-    replies = [marks.strip(m["content"]) for seed in range(60) for m in dialogues.conversation(seed, 600) if m["role"] == "assistant"]
+    replies = [marks.strip(m["content"]) for seed in range(100) for m in dialogues.conversation(seed, 600) if m["role"] == "assistant"]
     known = {facts.turned(scene.clause) for scene in scenes.scenes(False)}
     asked, told = (re.findall(rf"^You {verb} ([^.?!]*)\.", "\n".join(replies), re.MULTILINE) for verb in ("asked", "told me"))
     assert len(asked) > 20 and len(told) > 20 and sum(clause in known for clause in asked + told) > 0.7 * len(asked + told)

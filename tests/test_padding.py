@@ -7,7 +7,7 @@ these tests fail, and the cache would be silently wrong again.
 import pytest
 import torch
 import transformers
-from architectures import ROTARY, model_of, token_ids
+from architectures import ROTARY, logits_without_cache, model_of, token_ids
 
 import kvcache
 from kvcache import padding
@@ -104,3 +104,15 @@ def test_caches_that_take_padding_do_not_look(monkeypatch):
 def test_a_mask_of_another_shape_or_asker_is_none():
     assert padding.mask_of_forward() is None
     padding.refuse_padding("It", None)
+
+
+@pytest.mark.parametrize("length", [10, 20, 30, 50])
+@torch.no_grad()
+def test_a_mask_must_cover_what_the_cache_has_seen(length):
+    model, ids = model_of("llama"), token_ids(1, 40)
+    cache = kvcache.create("dynamic", model)
+    kvcache.feed(model, ids[:, :20], cache)
+    with pytest.raises(ValueError, match=r"must cover the 20 tokens that the cache has seen and the 20 new ones: \[B, 40\]"):
+        kvcache.feed(model, ids[:, 20:], cache, attention_mask=torch.ones(1, length, dtype=torch.long))
+    out = kvcache.feed(model, ids[:, 20:], cache, attention_mask=torch.ones(1, 40, dtype=torch.long))
+    torch.testing.assert_close(out, logits_without_cache(model, ids)[:, 20:], atol=2e-4, rtol=1e-4)

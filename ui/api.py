@@ -15,7 +15,7 @@ from .compare_events import fresh
 from .events import MODEL_QUEUE, key_of
 from .forms import why_not
 from .outbox import AGAIN, Outbox
-from .state import Registry, Settings
+from .state import Registry, Session, Settings
 
 
 def describe_stats(stats) -> dict:
@@ -58,13 +58,15 @@ def require(name: str, value, kind: type, example: str) -> None:
         raise gr.Error(f"{name} must be {example}, got {value!r:.80}", print_exception=False)
 
 
-def require_ready(model: str) -> None:
-    """Raises gr.Error for a hub model that is not in memory: everybody whose turn it is would wait for its download."""
+def require_ready(model: str, session: Session) -> None:
+    """Raises gr.Error for a hub model that neither memory nor the session holds: everybody whose turn it is would wait for its download."""
     try:
-        fetched = models.find_choice(model or models.DEFAULT).source == "hub"
+        is_fetched = models.find_choice(model).source == "hub"
     except models.ModelError as error:
         raise gr.Error(str(error), print_exception=False) from error
-    if fetched and model not in models.STORE.ids():
+    talk = session.conversation
+    mine = talk is not None and talk.loaded is not None and talk.loaded.id == model
+    if is_fetched and not mine and model not in models.STORE.ids():
         raise gr.Error(f"{model} is not in memory: call /catalog with model={model!r} first, which reads it while others go on.", print_exception=False)
 
 
@@ -120,8 +122,8 @@ def wire_api(registry: Registry) -> None:
              temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
         """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
         require("message", message, str, "a text")
-        require_ready(model)
         wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        require_ready(wanted.model, registry.get(key_of(request)))
         return answer(registry, key_of(request), message, wanted)
 
     def compare(messages: list[str], caches: list[dict], model: str = "", system: str = "", temperature: float = 0.0,
@@ -135,9 +137,9 @@ def wire_api(registry: Registry) -> None:
             require("each of messages", message, str, "a text")
         if not isinstance(caches, list) or not all(isinstance(one, dict) and "cache" in one for one in caches):
             raise gr.Error(f"caches must be {listed}, got {caches!r:.80}", print_exception=False)
-        require_ready(model)
         sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
         each = [settings_from(model, one["cache"], one.get("parameters"), system, **sampling) for one in caches]
+        require_ready(model or models.DEFAULT, registry.get(key_of(request)))
         try:
             wanted = wanted_columns(model or models.DEFAULT, system, sampling, [(one.cache, one.parameters) for one in each])
         except ValueError as error:

@@ -110,6 +110,11 @@ class Comparison:
                 column.label += f" ({labels[:n + 1].count(labels[n])})"
 
     @property
+    def ended_early(self) -> bool:
+        """Has the last message no reply of every column?"""
+        return self.broken or self.taken_back
+
+    @property
     def caches(self) -> list:
         return [column.conversation.cache for column in self.columns] + self.shadows
 

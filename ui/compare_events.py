@@ -92,9 +92,9 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         for n, (text, expects) in enumerate(messages):
             replies = replies if n == 0 else comparison.ask(text, stop, expects)
             yield from _paint(tab, stop, comparison, replies)
-            if not (comparison.broken or comparison.taken_back):
+            if not comparison.ended_early:
                 yield from _drift(tab, comparison, stop, note)
-            if comparison.broken or comparison.taken_back:
+            if comparison.ended_early:
                 break
     except Exception as error:
         session.comparison = None
@@ -149,7 +149,7 @@ def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, note:
 def _paint(tab: CompareTab, stop: threading.Event, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
     charted = time.perf_counter()
     yield _threads(tab, comparison)
-    for _ in batches(replies, stop, lambda: PAINT_SECONDS):
+    for _ in batches(replies, stop, PAINT_SECONDS):
         charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield _threads(tab, comparison) | ({tab.chart: compare_view.chart_value(comparison)} if charts_too else {})
         charted = time.perf_counter() if charts_too else charted

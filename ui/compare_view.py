@@ -54,7 +54,7 @@ def _turn_html(turn: Turn, mark_from: int | None) -> str:
 
 
 def _ended(turn: Turn) -> str:
-    return "" if turn.cut else '<mark title="the first cache goes on from here">(ends here)</mark>'
+    return '<mark title="the first cache goes on from here">(ends here)</mark>' if turn.stats else ""
 
 
 def _check_html(turn: Turn) -> str:

@@ -25,7 +25,6 @@ MODEL_QUEUE = "model"  # every event that computes stands in this one queue
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
-LONG_REPLY, MOST_SELDOM = 256, 4  # tokens from which on a reply is painted more seldom, for the page takes the longer to draw it; and how much more seldom at most
 
 
 def read_settings(tab: ChatTab, values: Mapping) -> Settings:
@@ -99,19 +98,14 @@ def _last_user(shown: list[dict]) -> int:
 def paint_times(events: Iterator, written: view.Reply, session: Session, stop: threading.Event) -> Iterator[bool]:
     """Take in events as they come; yield when it is time to paint, True when the charts are due as well."""
     charted = time.perf_counter()
-    for batch in batches(with_fates(events, session), stop, lambda: PAINT_SECONDS * seldom(written)):
+    for batch in batches(with_fates(events, session), stop, PAINT_SECONDS):
         for event, ribbon in batch:
             written.add(event)
             session.history.add(event)
             written.fates = ribbon or written.fates
-        charts_too = time.perf_counter() - charted >= CHART_SECONDS * seldom(written)
+        charts_too = time.perf_counter() - charted >= CHART_SECONDS
         yield charts_too
         charted = time.perf_counter() if charts_too else charted
-
-
-def seldom(written: view.Reply) -> float:
-    """How much more seldom than a short reply this one is painted."""
-    return min(MOST_SELDOM, max(1.0, written.stats.generated / LONG_REPLY))
 
 
 def with_fates(events: Iterator, session: Session) -> Iterator[tuple]:
@@ -320,12 +314,15 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def cache_changed(values):
         return picked(values, [tab.form])
 
+    def read(values, progress):
+        return models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
+
     def model_changed(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
         name, _ = tab.form.read(values)
         session.refused = ""
         try:
-            loaded = models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
+            loaded = read(values, progress)
         except models.ModelError as error:
             session.refused = values[tab.model]
             return {tab.model_note: fragments.notice(str(error), "error")}
@@ -341,10 +338,12 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def arrived(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
         with suppress(models.ModelError):  # which is said below
-            models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
-        if session.showing or session.conversation or session.chat_box.occupied:
-            return gr.skip()  # the visitor has picked something or begun to chat meanwhile
+            read(values, progress)
+        if session.showing:
+            return gr.skip()  # another one was picked meanwhile
         shown = model_changed(values, request, progress)
+        if session.conversation or session.chat_box.occupied:
+            return shown  # a chat has begun meanwhile
         if tab.form.cache in shown:
             values = values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])}
         try:
@@ -356,9 +355,8 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def settled(values, request: gr.Request):
         """What was picked while a model was read, with its own settings and reasons; in place of a model that can't be had, the one before."""
         session = registry.get(key_of(request))
-        back = {}
-        if session.refused and values[tab.model] == session.refused:
-            back = {tab.model: session.showing or models.DEFAULT}
+        refused = session.refused and values[tab.model] == session.refused
+        back = {tab.model: session.showing or models.DEFAULT} if refused else {}
         try:
             return picked(values | back, [tab.form, *forms]) | back
         except models.ModelError:

@@ -75,7 +75,7 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
 
 
 def _paint(tab: MeasureTab, stop: threading.Event, report: Report, events: Iterator) -> Iterator[dict]:
-    for batch in batches(events, stop, lambda: PAINT_SECONDS):
+    for batch in batches(events, stop, PAINT_SECONDS):
         before = len(report.rows)
         for event in batch:
             report.add(event)

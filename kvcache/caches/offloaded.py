@@ -86,7 +86,8 @@ class Offloading(Cache):
     """Base of caches whose layers wait elsewhere. Works on `Layer.buffers()`, so for every layer of ours.
 
     As layer k is updated, the layer before it leaves and the one behind it comes, both while k computes. Layers that
-    stop growing, such as windows, stay: there is little to gain. A beam reorder of a waiting layer is done when it is
+    stop growing, such as windows, stay: there is little to gain. So do layers that hold a recurrent state beside their keys,
+    which is read before the keys are asked for; a warning says so once. A beam reorder of a waiting layer is done when it is
     back on its device. Where keys already come from the waiting place (a machine without accelerator) nothing moves,
     and a warning says so once. `link` replaces the streams, for tests.
     """
@@ -102,13 +103,15 @@ class Offloading(Cache):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         if self.only_link is None and key_states.device.type == self.offload_device.type:
-            self._warn_once(key_states.device)
+            self._warn_once(f"its keys are computed on {key_states.device}, which is where it would offload them to")
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
         return self._update_moving(key_states, value_states, layer_idx, *args, **kwargs)
 
     @torch.compiler.disable
     def _update_moving(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs):
         link = self._link(key_states.device)
+        if not self.has_warned and all(isinstance(layer, States) for layer in self.layers):
+            self._warn_once(f"layers that hold a recurrent state beside their keys stay on {key_states.device}")
         self._bring(layer_idx, link)
         with link.copying():
             following = self._next(layer_idx)
@@ -127,10 +130,10 @@ class Offloading(Cache):
             self.links[device] = self.only_link or Link(device, self.offload_device)
         return self.links[device]
 
-    def _warn_once(self, device: torch.device) -> None:
+    def _warn_once(self, why: str) -> None:
         if not self.has_warned and not torch.compiler.is_compiling():
             self.has_warned = True
-            warnings.warn(f"{type(self).__name__} moves nothing: its keys are computed on {device}, which is where it would offload them to", stacklevel=2)
+            warnings.warn(f"{type(self).__name__} moves nothing: {why}", stacklevel=2)
 
     def _moves(self, layer_idx: int) -> bool:
         """Is this a layer that can wait elsewhere? Recurrent states are read before the keys beside them are asked for, so they stay."""
