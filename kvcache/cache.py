@@ -17,11 +17,9 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import (
     DYNAMIC_LAYER_TYPE_MAPPING,
     CacheLayerMixin,
-    DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionCacheLayerMixin,
     StaticLayer,
-    StaticSlidingWindowLayer,
     get_layer_types_and_kwargs,
 )
 
@@ -266,12 +264,17 @@ class Cache(transformers.Cache):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Let each batch row become another's: beams go on from those that were chosen."""
+        for layer in self.layers:
+            _refuse_views(layer)
         super().reorder_cache(beam_idx)
         self.shift = self.shift and self.shift.rows(beam_idx)
 
     def reset(self) -> None:
         """Forget every token."""
         super().reset()
+        for layer in self.layers:
+            if _keeps_views(layer):
+                layer.is_initialized = False  # its storage is cut for the prompt that it had
         self.shift = None
 
     @property
@@ -296,7 +299,7 @@ class Cache(transformers.Cache):
     @property
     def is_croppable(self) -> bool:
         """Can every token be taken back at any time? Windows evict, so they answer no."""
-        return bool(self.layers) and not any(is_bounded(layer) or isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
+        return bool(self.layers) and all(_gives_back(layer) for layer in self.layers)
 
     @property
     def is_linear(self) -> list[bool]:
@@ -367,12 +370,10 @@ def crop_floor_of(layer) -> int:
     """Smallest length one layer, ours or native, can be cropped to."""
     if isinstance(layer, Layer):
         return layer.crop_floor
-    if isinstance(layer, DynamicSlidingWindowLayer):
-        return layer.get_seq_length() if layer.get_seq_length() >= layer.sliding_window else 0
-    if isinstance(layer, (StaticLayer, StaticSlidingWindowLayer)):
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        return NOWHERE_TO_GO_BACK if any(layer.has_previous_state.values()) else 0
+    if not _does(layer, "crop") or (isinstance(layer, DynamicSlidingWindowLayer) and layer.get_seq_length() >= layer.sliding_window):
         return int(layer.get_seq_length())
-    if isinstance(layer, LinearAttentionCacheLayerMixin) and any(layer.has_previous_state.values()):
-        return NOWHERE_TO_GO_BACK
     return 0
 
 
@@ -380,9 +381,15 @@ def is_bounded(layer) -> bool:
     """Does one layer's storage stop growing?"""
     if isinstance(layer, Layer):
         return layer.bounded
-    if isinstance(layer, CacheLayerMixin):
-        return bool(getattr(layer, "is_sliding", False))
+    if isinstance(layer, CacheLayerMixin):  # a window that a model brings itself may have more beside it
+        return bool(getattr(layer, "is_sliding", False)) and type(layer).__module__ == CacheLayerMixin.__module__
     return True
+
+
+def _gives_back(layer) -> bool:
+    """Can one layer be cropped to any length?"""
+    keeps = is_bounded(layer) or isinstance(layer, LinearAttentionCacheLayerMixin)
+    return not keeps and (isinstance(layer, Layer) or (_does(layer, "crop") and not layer.is_sliding))
 
 
 def _crop_layer(layer, length: int) -> None:
@@ -419,18 +426,21 @@ def _joined(index: int, layers: Sequence) -> Any:
     return joined
 
 
-def _tensors_of(layer) -> dict[str | tuple[str, int], torch.Tensor]:
-    """What a layer, ours or native, stores for its rows, by name; of states, by (name, index)."""
+def _tensors_of(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
+    """What a layer, ours or native, stores for its rows [B, ...], by name; of what it keeps in a dict, by (name, key)."""
     if hasattr(layer, "rows"):
         return layer.rows()
+    tensors = native_tensors(layer)
+    positions = getattr(layer, POSITIONS, None)
+    return tensors if positions is None else {**tensors, POSITIONS: positions.transpose(0, 1)}
+
+
+def native_tensors(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
+    """Everything of floating point that transformers' layer keeps [B, ..., ...], whatever it calls it: indexers' keys, states, what a compressor has made."""
     tensors = {}
-    if isinstance(layer, LinearAttentionCacheLayerMixin):
-        for name in ("conv_states", "recurrent_states"):
-            tensors |= {(name, i): state for i, state in getattr(layer, name).items() if state is not None}
-    if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
-        names = ("keys", "values", "indexer_keys", POSITIONS)
-        held = {name: getattr(layer, name) for name in names if isinstance(getattr(layer, name, None), torch.Tensor)}
-        tensors |= {name: tensor.transpose(0, 1) if name == POSITIONS else tensor for name, tensor in held.items()}
+    for name, value in vars(layer).items():
+        parts = {(name, key): part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+        tensors |= {at: part for at, part in parts.items() if isinstance(part, torch.Tensor) and part.is_floating_point() and part.dim() > 2}
     return tensors
 
 
@@ -454,6 +464,7 @@ def _row_count(layer) -> int | None:
 
 def _select_rows(layer, rows: torch.Tensor) -> None:
     """Keep batch rows of one layer."""
+    _refuse_views(layer)
     if _does(layer, "batch_select_indices"):
         layer.batch_select_indices(rows)
     elif _row_count(layer) is not None:
@@ -462,9 +473,25 @@ def _select_rows(layer, rows: torch.Tensor) -> None:
 
 
 def _does(layer, operation: str) -> bool:
-    """Is the layer's own batch operation there and whole? Native layers with states lack it, or inherit one that forgets them."""
-    own = getattr(type(layer), operation, None)
-    return own is not None and not (own is getattr(DynamicLayer, operation) and isinstance(layer, LinearAttentionCacheLayerMixin))
+    """Is this operation there and whole? One that a native layer inherits from a class before the one that says what it reorders forgets the rest."""
+    if isinstance(layer, Stored):
+        return hasattr(layer, operation)
+    order = type(layer).__mro__
+    its, reordering = (next((place for place, cls in enumerate(order) if name in vars(cls)), len(order)) for name in (operation, "reorder_cache"))
+    return its <= reordering
+
+
+def _keeps_views(layer) -> bool:
+    """Does a static layer that a model brings itself look at one storage through several tensors, which an operation on each would part?"""
+    if not isinstance(layer, StaticLayer) or type(layer).__module__ == StaticLayer.__module__:
+        return False
+    tensors = native_tensors(layer).values()
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors)
+
+
+def _refuse_views(layer) -> None:
+    if _keeps_views(layer):
+        raise ValueError(f"the rows of a {type(layer).__name__} cannot be chosen or reordered: its tensors look at one storage, and would no longer; use a dynamic cache")
 
 
 def _forked(layer) -> Any:

@@ -168,6 +168,7 @@ class Conversation:
         self.prefill_chunk = prefill_chunk
         self._make_own_cache = make_cache
         self._turns: tuple[_Turn, ...] = ()
+        self._beginning = threading.Lock()
         self._writing: _Plan | None = None  # the reply being written, if any
         self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
         self.cached_ids: list[int] = []
@@ -364,10 +365,7 @@ class Conversation:
     # -- the reply
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
-        self._check_idle()
-        if plan.found != self._turns:
-            raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
-        self._writing = plan
+        self._begin(plan)
         pieces: list[str] = []
         reply_ids: list[int] = []
         stats: Stats | None = None
@@ -423,6 +421,13 @@ class Conversation:
         finally:
             if self._writing is plan:
                 self._writing = None
+
+    def _begin(self, plan: _Plan) -> None:
+        with self._beginning:  # of two threads that ask at once, one is told to wait
+            self._check_idle()
+            if plan.found != self._turns:
+                raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
+            self._writing = plan
 
     def _keep(self, plan: _Plan, pieces: list[str], reply_ids: list[int], stats: Stats | None) -> None:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""

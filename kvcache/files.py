@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def write(path: str | os.PathLike, header: Mapping, tensors: Mapping[str, torch.
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "versions": versions(), **header}
     text = json.dumps({**header, "digest": digest(header, tensors)})
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex}")
     try:
         save_file(tensors, partial, metadata={HEADER_KEY: text})
         os.replace(partial, path)

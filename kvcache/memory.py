@@ -5,14 +5,15 @@ from dataclasses import dataclass, fields
 
 import torch
 import transformers
-from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticLayer
+from transformers.cache_utils import StaticLayer
 
-from .cache import held_by
+from .cache import held_by, native_tensors
 from .layer import Stored
 
-# Every kind of byte, in the order in which charts stack them. "state" is a linear-attention layer's; "reserved" is
+# Every kind of byte, in the order in which charts stack them. "state" is a linear-attention layer's, and whatever else a model's own layer keeps; "reserved" is
 # allocated and not (or no longer) used.
 KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
+BY_NAME = {"keys": "keys", "values": "values", "_quantized_keys": "keys", "_quantized_values": "values"}  # what transformers' layers call it
 
 
 @dataclass(frozen=True)
@@ -144,20 +145,18 @@ def _tensors_of(layer) -> Iterator[tuple[str, torch.Tensor]]:
             if getattr(layer, name).data is not None:
                 yield kind, getattr(layer, name).view()
         return
-    if isinstance(layer, LinearAttentionCacheLayerMixin):
-        for state in (*layer.conv_states.values(), *layer.recurrent_states.values()):
-            if state is not None:
-                yield "state", state
+    for name, tensor in native_tensors(layer).items():
+        if name == "indexer_keys":  # [B, T, D]
+            yield "keys", tensor[:, : held_by(layer)] if isinstance(layer, StaticLayer) else tensor
+        elif name not in BY_NAME:
+            yield "state", tensor
     if isinstance(layer, StaticLayer) and layer.is_initialized:
         yield "keys", layer.keys[:, :, : held_by(layer)]
         yield "values", layer.values[:, :, : held_by(layer)]
         return
     quantized = hasattr(layer, "_quantized_keys")
-    yield from _native(layer, "keys", "residual" if quantized else "keys")
-    yield from _native(layer, "values", "residual" if quantized else "values")
-    yield from _native(layer, "_quantized_keys", "keys")
-    yield from _native(layer, "_quantized_values", "values")
-    yield from _native(layer, "indexer_keys", "keys")
+    for name, kind in BY_NAME.items():
+        yield from _native(layer, name, "residual" if quantized and name == kind else kind)
 
 
 def _native(layer, attribute: str, kind: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -49,7 +49,7 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
     if getattr(config, "num_attention_heads", None) is None:  # no attention at all
         return Shape(batch, 0, 0, 0, itemsize)
     heads = _falcon_heads(config) if config.model_type == "falcon" else getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // config.num_attention_heads
     return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize)
 
 

@@ -2,6 +2,8 @@
 
 import random
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -224,6 +226,18 @@ def test_a_reply_asked_for_before_the_conversation_went_on_is_refused():
     with pytest.raises(ConversationError, match="has changed since"):
         next(late)
     assert conversation.messages == messages
+
+
+def test_of_two_threads_that_ask_at_once_one_is_told_to_wait(monkeypatch):
+    conversation, check = chat(), Conversation._check_idle
+    replies = [conversation.send(text) for text in ("Hello", "Hello again")]
+    monkeypatch.setattr(Conversation, "_check_idle", lambda self: (check(self), time.sleep(0.05)))
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(next, reply) for reply in replies]
+    refusals = [error for future in asked if (error := future.exception())]
+    assert len(refusals) == 1 and "still being written" in str(refusals[0])
+    for reply in replies:
+        reply.close()
 
 
 def test_while_a_reply_is_written_nothing_else_may_begin_and_after_done_it_may():

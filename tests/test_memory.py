@@ -9,7 +9,9 @@ from architectures import logits_with_cache, model_of, token_ids
 from test_static_family import allocated_by
 
 import kvcache
+from kvcache import catalog
 from kvcache.memory import take_snapshot
+from kvcache.predict import shapes_of
 
 VARIANTS = [
     ("dynamic", {}),
@@ -58,6 +60,28 @@ def test_measured_bytes_are_the_predicted_ones_and_what_storage_holds(name, para
             assert measured.layers == predicted.layers
         assert take_snapshot(cache).layers == measured.layers
         assert measured.devices == {"cpu": measured.total}
+
+
+@pytest.mark.parametrize("window,sinks", [(8, 4), (16, 4), (16, 15), (17, 4), (40, 16), (40, 39), (64, 0), (64, 4)])
+def test_a_sinks_bytes_are_predicted_for_windows_of_any_length(window, sinks):
+    model, parameters = model_of("llama"), {"window_length": window, "num_sink_tokens": sinks}
+    for tokens in (1, window - 1, window, window + 1, 3 * window):
+        cache = kvcache.create("sink", model, **parameters)
+        logits_with_cache(model, token_ids(1, tokens), cache, [(0, tokens)])
+        assert kvcache.measure_memory(cache).layers == kvcache.predict_memory("sink", model, tokens, **parameters).layers, tokens
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.ENTRIES if name not in ("encoder_decoder", "hybrid", "mamba", "hybrid_mamba")])
+def test_of_no_tokens_what_is_predicted_is_what_is_there(name):
+    model = model_of("llama")
+    assert kvcache.predict_memory(name, model, 0).used == 0 == kvcache.measure_memory(kvcache.create(name, model)).used
+    if name not in ("static", "offloaded_static"):  # whose storage is for all tokens from the first on
+        assert kvcache.predict_memory(name, model, 0).total == 0
+
+
+def test_heads_of_another_width_are_predicted():
+    config = transformers.SwitchTransformersConfig(d_model=64, d_kv=24, num_heads=4, num_layers=1, num_decoder_layers=1, d_ff=64, vocab_size=64)
+    assert shapes_of(config, 2, 4)[0].token_nbytes == 2 * 4 * (24 + 24) * 4
 
 
 @pytest.mark.parametrize("name,parameters", VARIANTS)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -94,6 +95,17 @@ def test_what_is_no_cache_file_is_refused(tmp_path):
         load(tmp_path / "weights.safetensors", model_of("llama"))
     with pytest.raises(FileNotFoundError, match="no cache file at"):
         load(tmp_path / "nothing", model_of("llama"))
+
+
+def test_threads_that_save_to_one_path_leave_a_whole_file(tmp_path):
+    model, ids = model_of("llama"), token_ids(1, 30)
+    caches = [kvcache.create("dynamic", model) for _ in range(4)]
+    for n, cache in enumerate(caches):
+        kvcache.feed(model, ids[:, : 10 + n], cache)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda cache: [cache.save(tmp_path / "it", model) for _ in range(15)], caches))
+    assert kvcache.load(tmp_path / "it", model).get_seq_length() in range(10, 14)
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ EXTRA = {
     "xlnet": dict(d_model=64, n_head=4, d_head=16),
     **{name: changes for name, (_, changes) in RECURRENT.items()},
     "bailing_hybrid": dict(num_key_value_heads=4, layer_types=["linear_attention", "full_attention"]),
+    "deepseek_v4": dict(layer_types=["heavily_compressed_attention", "compressed_sparse_attention"], compress_rates={"heavily_compressed_attention": 8, "compressed_sparse_attention": 4}),
     "zaya": dict(num_experts_per_tok=1),
     "deepseek_v32": dict(num_key_value_heads=4, index_n_heads=4, index_head_dim=16, index_topk=64),
     "gemma4_text": dict(vocab_size_per_layer_input=97, hidden_size_per_layer_input=8),

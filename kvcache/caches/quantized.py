@@ -208,7 +208,8 @@ class QuantizedLayer(Layer):
         blocks = max(0, tokens - self.residual_length) // self.block
         coded, residual = blocks * self.block, tokens - blocks * self.block
         amounts = {"residual": residual * shape.token_nbytes, "scales": 0}
-        reserved = (capacity_for(self.residual_length + self.block if blocks else tokens) - residual) * shape.token_nbytes
+        room = capacity_for(self.residual_length + self.block if blocks else tokens) if tokens else 0
+        reserved = (room - residual) * shape.token_nbytes
         for side, dim in (("key", shape.key_dim), ("value", shape.value_dim)):
             scheme, heads = self.scheme(side, dim), shape.batch * shape.heads
             rows = (coded // scheme.group, dim) if scheme.axis == "channel" else (coded, dim // scheme.group)

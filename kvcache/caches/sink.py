@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, exact_misfit, layer_types, other_types
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
-from ..layer import Buffer
+from ..layer import Buffer, capacity_for
 from ..predict import Shape
 from ..rope import Rope, RopeError, rope_for, verify_rope
 from ..whole import whole_number
@@ -95,10 +95,12 @@ class SinkLayer(WindowLayer):
         self.sink_keys.drop_back(max(0, len(self.sink_keys) - length))
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
-        amounts = super().predict(tokens, shape)
-        sinks = min(tokens, self.num_sink_tokens)
+        amounts, sinks = super().predict(tokens, shape), min(tokens, self.num_sink_tokens)
+        first = capacity_for(sinks)  # rows that a prompt longer than the window is given for its sinks, before the rest comes
+        if sinks and tokens > self.window_length <= first:
+            amounts["reserved"] = (first - self.window_length) * shape.token_nbytes
         amounts["keys"] += sinks * shape.key_nbytes
-        amounts["reserved"] += (self.num_sink_tokens - sinks) * shape.key_nbytes
+        amounts["reserved"] += (self.num_sink_tokens - sinks) * shape.key_nbytes if tokens else 0
         return amounts
 
     def token_fates(self) -> list[tuple[str, int]]:
