@@ -314,7 +314,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def cache_changed(values):
         return picked(values, [tab.form])
 
-    def read(values, progress):
+    def load_picked(values, progress):
         return models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
 
     def model_changed(values, request: gr.Request, progress=gr.Progress()):
@@ -322,7 +322,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         name, _ = tab.form.read(values)
         session.refused = ""
         try:
-            loaded = read(values, progress)
+            loaded = load_picked(values, progress)
         except models.ModelError as error:
             session.refused = values[tab.model]
             return {tab.model_note: fragments.notice(str(error), "error")}
@@ -338,7 +338,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def arrived(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
         with suppress(models.ModelError):  # which is said below
-            read(values, progress)
+            load_picked(values, progress)
         if session.showing:
             return gr.skip()  # another one was picked meanwhile
         shown = model_changed(values, request, progress)
