@@ -1,5 +1,6 @@
 """The bundled model: its data are reproducible and split, its tokenizer loses nothing, and it remembers what it is told."""
 
+import math
 import os
 import re
 import subprocess
@@ -1042,3 +1043,16 @@ def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenize
     """A floor: 180 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.8
+
+
+def test_replies_that_fit_are_likelier_than_those_of_other_chats(shipped):
+    model, tok = shipped, AutoTokenizer.from_pretrained(FOLDER)
+    held = chats.chats(True)[:12]
+    first = tuple((chat[0],) for chat in held)
+    elsewhere = tuple(((said, other[0][1]),) for ((said, _),), other in zip(first, held[1:] + held[:1]))
+    assert talks.loss(model, tok, held) < math.log(len(tok)) and talks.loss(model, tok, first) < talks.loss(model, tok, elsewhere) - 0.3
+    (said, *_), (reply, *_) = first[0][0]
+    prompt, whole = (tok.apply_chat_template([{"role": "user", "content": said}, *more], add_generation_prompt=not more, return_dict=False) for more in ([], [{"role": "assistant", "content": reply}]))
+    with torch.no_grad():
+        steps = [model(torch.tensor([whole[:n]])).logits[0, -1].log_softmax(-1)[whole[n]].item() for n in range(len(prompt), len(whole))]
+    assert talks.loss(model, tok, first[:1]) == pytest.approx(-sum(steps) / len(steps), rel=1e-4)

@@ -3,12 +3,15 @@
 Three sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first two
 showed which kinds of turns the data maker lacked, so they are no verdict any more. Second and third were written by language models that
 had seen nothing of the project; the third was written while the weights that ship were trained and gave their verdict, and nobody who made data has read it.
+`--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better.
 """
 
 import argparse
 from pathlib import Path
 
-from . import environment, evaluate, path
+import torch
+
+from . import chats, environment, evaluate, path
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -33,12 +36,33 @@ def answered(model, tokenizer, name: str) -> list[list[dict[str, str]]]:
     return done
 
 
+@torch.inference_mode()
+def loss(model, tokenizer, held: tuple[chats.Chat, ...]) -> float:
+    """Nats per token of the first replies in `held`, each given the chat before it, such as `chats.chats(True)`, which no training sees."""
+    total, count = 0.0, 0
+    for chat in held:
+        messages: list[dict[str, str]] = []
+        for (said, *_), (reply, *_) in chat:
+            messages.append({"role": "user", "content": said})
+            prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            messages.append({"role": "assistant", "content": reply})
+            ids = torch.tensor([tokenizer.apply_chat_template(messages, return_dict=False)], device=model.device)
+            logits = model(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+            total += torch.nn.functional.cross_entropy(logits.float(), ids[0, len(prompt) :], reduction="sum").item()
+            count += ids.shape[1] - len(prompt)
+    return total / count
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print the talks, replies numbered."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=path())
     parser.add_argument("--set", default="first", choices=sorted(file.stem for file in FOLDER.glob("*.txt")))
+    parser.add_argument("--loss", action="store_true", help="only the loss on the replies of held-out chats")
     options, number = parser.parse_args(arguments), 0
+    if options.loss:
+        print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
+        return
     for messages in answered(*evaluate.load(options.model), options.set):
         for message in messages:
             number += message["role"] == "assistant"
