@@ -39,6 +39,7 @@ from kvcache.bundled import (
     passages,
     phrases,
     records,
+    remarks,
     scenes,
     separation,
     situations,
@@ -266,6 +267,43 @@ def test_stock_replies_come_beside_a_chats_own():
 def test_a_chat_that_is_none_is_named(block):
     with pytest.raises(ValueError, match="out of place"):
         chats.read(block)
+
+
+def test_every_list_of_remarks_has_a_kind_and_no_remark_has_two():
+    assert {file.stem for file in remarks.FOLDER.glob("*.txt")} == set(remarks.KINDS)
+    of = {kind: {line.lower() for held in (False, True) for line in remarks.lines(kind, held)} for kind in remarks.KINDS}
+    assert sum(map(len, of.values())) == len(set().union(*of.values())) > 6000
+    assert all(text and text.isascii() and not set(text.removeprefix("* ")) & set("<>{}|$#[]*") for lines in of.values() for text in lines)
+    for kind in remarks.KINDS:
+        held, seen = remarks.lines(kind, True), remarks.lines(kind, False)
+        assert held and not set(held) & set(seen) and len(held) < len(seen) / 3
+
+
+def test_remarks_get_replies_of_their_kind():
+    rng = Random(5)
+    for kind in remarks.KINDS:
+        for _ in range(200):
+            text, reply = remarks.one(rng, kind)
+            assert text and not re.search(r"\$|\*|  |^ | $", text), text
+            assert reply in remarks.fitting(kind), (text, reply)
+    assert not remarks.fitting("proud") & remarks.fitting("hurt")
+
+
+def test_what_others_did_is_theirs():
+    rng = Random(1)
+    said = {remarks.done(rng, "lost my keys and blame myself", remarks.KINDS["annoyed"])[0] for _ in range(400)}
+    assert any(text.startswith("my sister lost her keys and blame herself") for text in said) and any(text.startswith("I lost my keys and blame myself") for text in said)
+    assert not any(text.startswith("my") and re.search(r" my | myself", text[3:]) for text in said)
+    told = {remarks.done(rng, "broke my leg", remarks.KINDS["ill"]) for _ in range(400)}
+    assert all("you feel" not in reply for text, reply in told if text.startswith("my ")) and any("he feels better" in reply for text, reply in told if text.startswith("my uncle"))
+
+
+def test_what_is_offered_is_taken_up():
+    turns = [turn for seed in range(400) for turn in remarks.exchange(Random(seed), "bored")]
+    jokes = [reply for _, reply in turns[1:]]
+    assert any(marks.strip(reply) in chores.JOKES for reply in jokes)
+    topics = [remarks.exchange(Random(seed), "fine") for seed in range(200)]
+    assert {len(made) for made in topics} == {1, 2} and all(made[1][1].endswith("about it.") for made in topics if len(made) == 2)
 
 
 def test_replies_in_situations_recall_what_was_told_in_them():
@@ -1043,6 +1081,13 @@ def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenize
     """A floor: 180 of 200 were measured."""
     cases = evaluate.generated(40, 512)
     assert evaluate.score(cases, evaluate.replies(shipped, tokenizer, [c.messages for c in cases]))["recalled"] >= 0.8
+
+
+def test_a_model_is_marked_by_the_kinds_of_its_replies(shipped):
+    tok = AutoTokenizer.from_pretrained(FOLDER)
+    shares = talks.in_kind(shipped, tok)
+    assert set(shares) == set(remarks.KINDS)
+    assert shares["thanks"] >= 0.6
 
 
 def test_replies_that_fit_are_likelier_than_those_of_other_chats(shipped):

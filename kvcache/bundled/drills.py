@@ -5,7 +5,7 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 
 from random import Random
 
-from . import chats, dialogues, exchanges, facts, records, situations, values
+from . import dialogues, exchanges, facts, records, remarks, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.1, 0.26  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
@@ -82,7 +82,7 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
         if tables and rng.random() < LATER:
             turns = rng.choice(tables).asked()
         elif roll < CHATS:
-            turns = chats.chat(rng)
+            turns = remarks.talk(rng)
         elif roll < CHATS + RECORDS:
             turns, told = records.conversation(rng, without=[table.kind for table in tables])
             tables += told

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from . import chats, checks, chores, corrections, glue, mentions, phrases, sentences, sums, values
+from . import checks, chores, corrections, glue, mentions, phrases, remarks, sentences, sums, values
 from .facts import Fact, ask, finish, informal, named, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
@@ -49,7 +49,7 @@ def chat(talk: Conversation) -> None:
     if roll < 0.3:
         turns = [(informal(talk.rng, finish(talk.rng, user, mark(user)))[0], reply) for user, reply in glue.exchange(talk.rng)]
     else:
-        turns = chats.chat(talk.rng, talk.held)
+        turns = remarks.talk(talk.rng, talk.held)
     if len(turns) > 1 and talk.rng.random() < 0.15:  # somebody breaks off
         turns = [*turns[:-1], glue.pair(talk.rng)]
     talk.chain += [lambda turn=turn: talk.turn(*turn) for turn in turns]

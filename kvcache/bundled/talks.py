@@ -3,15 +3,17 @@
 Three sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first two
 showed which kinds of turns the data maker lacked, so they are no verdict any more. Second and third were written by language models that
 had seen nothing of the project; the third was written while the weights that ship were trained and gave their verdict, and nobody who made data has read it.
-`--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better.
+`--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
+`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit.
 """
 
 import argparse
 from pathlib import Path
+from random import Random
 
 import torch
 
-from . import chats, environment, evaluate, path
+from . import chats, environment, evaluate, path, remarks
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -53,15 +55,32 @@ def loss(model, tokenizer, held: tuple[chats.Chat, ...]) -> float:
     return total / count
 
 
+def in_kind(model, tokenizer) -> dict[str, float]:
+    """For each kind of remarks, the share of those held out from training that get a reply which `remarks` has for its kind."""
+    shares = {}
+    for kind in remarks.KINDS:
+        said = [remarks.worded(Random(line), kind, line, held=True)[0] for line in remarks.lines(kind, True)]
+        replies = evaluate.replies(model, tokenizer, [[{"role": "user", "content": text}] for text in said], max_new_tokens=24)
+        shares[kind] = sum(reply.strip() in remarks.fitting(kind) for reply in replies) / len(replies)
+    return shares
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print the talks, replies numbered."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=path())
     parser.add_argument("--set", default="first", choices=sorted(file.stem for file in FOLDER.glob("*.txt")))
     parser.add_argument("--loss", action="store_true", help="only the loss on the replies of held-out chats")
+    parser.add_argument("--remarks", action="store_true", help="only how many of the held-out remarks get a reply of their kind")
     options, number = parser.parse_args(arguments), 0
     if options.loss:
         print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
+        return
+    if options.remarks:
+        shares = in_kind(*evaluate.load(options.model))
+        print("\n".join(f"{kind:>10} {share:.0%} of {len(remarks.lines(kind, True))}" for kind, share in shares.items()))
+        count = {kind: len(remarks.lines(kind, True)) for kind in shares}
+        print(f"{sum(shares[kind] * count[kind] for kind in count) / sum(count.values()):.1%} of {sum(count.values())} remarks")
         return
     for messages in answered(*evaluate.load(options.model), options.set):
         for message in messages:

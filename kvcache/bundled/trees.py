@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from . import chats, dialogues, drills, exchanges, passages
+from . import dialogues, drills, exchanges, passages, remarks
 from .scenes import OWNERS
 
 Messages = list[dict[str, str]]
@@ -96,7 +96,7 @@ def between(talk: dialogues.Conversation) -> None:
         return talk.filler_turn()
     if roll < FILLER + EXCHANGE:
         return exchanges.chat(talk)
-    for turn in chats.chat(talk.rng):
+    for turn in remarks.talk(talk.rng):
         talk.turn(*turn)
 
 
