@@ -9,7 +9,7 @@ from . import dialogues, exchanges, facts, records, remarks, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.1, 0.26  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
-CHATS, RECORDS = 0.5, 0.2  # shares of chats and records among situations
+CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
 LATER = 0.1  # chance that the next thing is a question about records told before
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 

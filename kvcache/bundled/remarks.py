@@ -17,7 +17,7 @@ from .grammar import expand
 from .marks import unguessable
 
 FOLDER = Path(__file__).parent / "remark_lists"
-SHARE = 0.45  # of small talk that is remarks; the rest are chats
+SHARE = 0.6  # of small talk that is remarks; the rest are chats
 ALIKE, TURNED = 0.3, 0.2  # chance that the next remark is of the same kind, of another after "but"
 GONE_ON = 0.35  # chance that a remark is followed by one that says nothing by itself: its reply goes with what was said before
 TWO = 0.15  # of what happened that is told together with more of the same kind
@@ -94,13 +94,18 @@ SPOKEN_OF = (*GLAD, *SAD, "worried", "plan", "said", "fun", "odd", "opinion", "w
 TURNS = {GLAD: ("but ", "at least ", "but the good news: ", ""), SAD: ("but ", "but then ", "and then ", "")}  # to what is good, to what is not
 QUESTIONS = ("taste", "unknown", "self", "advice", "outside")
 STOCK_TOO = {kind: ("bad", "hope") for kind in (*SAD, "worried")} | {"fun": ("good", "laugh"), "plan": ("good",), "said": ("good", "note"), "memory": ("good",), "wish": ("hope",), "opinion": ("said",), "odd": ("said",)}  # families of `chats.STOCK` that fit a kind too
-WEIGHTS = {"proud": 3, "good": 4, "annoyed": 4, "hurt": 2.5, "said": 3, "plan": 2.5, "fine": 2, "unknown": 2.5, "self": 2.5, "outside": 2, "taste": 1.5, "advice": 2, "worried": 1.5, "ill": 1.5}  # of how often; others 1
+WEIGHTS = {"proud": 3, "good": 4, "annoyed": 3, "hurt": 2, "said": 9, "plan": 2.5, "fine": 3, "unknown": 2.5, "self": 2.5, "outside": 2, "taste": 2, "advice": 2.5, "worried": 1.5, "ill": 1.5, "sure": 1.5, "odd": 1.5, "opinion": 1.5, "wish": 1.5, "memory": 1.5, "bye": 1.5, "complaint": 1.5}  # of how often; others 1; "I see" is never far off, so that it should be the likeliest where a model knows no better
 
 
 @cache
 def lines(kind: str, held: bool) -> tuple[str, ...]:
     """The remarks of a kind, those of training or those held out from it."""
     return tuple(line for line in dict.fromkeys((FOLDER / f"{kind}.txt").read_text().strip().split("\n")) if lists.held_out(line) == held)
+
+
+def every(held: bool) -> list[str]:
+    """The remarks of all kinds, those of training or those held out from it."""
+    return [line for kind in KINDS for line in lines(kind, held)]
 
 
 def talk(rng: Random, held: bool = False) -> list[tuple[str, str]]:

@@ -78,9 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.remarks:
         shares = in_kind(*evaluate.load(options.model))
-        print("\n".join(f"{kind:>10} {share:.0%} of {len(remarks.lines(kind, True))}" for kind, share in shares.items()))
-        count = {kind: len(remarks.lines(kind, True)) for kind in shares}
-        print(f"{sum(shares[kind] * count[kind] for kind in count) / sum(count.values()):.1%} of {sum(count.values())} remarks")
+        counts = {kind: len(remarks.lines(kind, True)) for kind in shares}
+        print("\n".join(f"{kind:>10} {share:.0%} of {counts[kind]}" for kind, share in shares.items()))
+        print(f"{sum(shares[kind] * count for kind, count in counts.items()) / sum(counts.values()):.1%} of all {sum(counts.values())}")
         return
     for messages in answered(*evaluate.load(options.model), options.set):
         for message in messages:
