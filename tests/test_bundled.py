@@ -74,7 +74,7 @@ def test_the_same_seed_makes_the_same_conversation():
     assert dialogues.conversation(3, 400) != dialogues.conversation(4, 400)
 
 
-MADE = "from kvcache.bundled import dialogues, drills, trees; print([make(n, 600) for n in range(6) for make in (dialogues.conversation, drills.told_and_asked, drills.talked_over, trees.tree)])"
+MADE = "from kvcache.bundled import dialogues, drills, trees; print([make(n, 600) for n in range(6) for make in (dialogues.conversation, drills.told_and_asked, drills.talked_over, drills.told_amid_talk, trees.tree)])"
 
 
 def test_two_processes_make_the_same_data_of_a_seed():
@@ -542,6 +542,29 @@ def test_situations_chats_and_records_make_conversations():
     assert any(marks.RECALLED in m["content"] for m in messages) and sum(len(m["content"]) for m in messages) > 1500
 
 
+def test_amid_small_talk_little_is_told_and_all_else_declined():
+    asked = declined = turns = 0
+    for seed in range(20):
+        messages = drills.told_amid_talk(seed, 500)
+        assert messages == drills.told_amid_talk(seed, 500) and [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2)
+        replies = [m["content"] for m in messages[1::2]]
+        declined, asked, turns = declined + sum(marks.REFUSING in r for r in replies), asked + sum(marks.RECALLED in r for r in replies), turns + len(replies)
+    assert 0.03 < declined / turns < 0.2 and 0.05 < asked / turns < 0.4
+
+
+def test_records_in_a_tree_are_asked_for_one_by_one():
+    found = 0
+    for seed in range(30):
+        grown = trees.Growing(dialogues.Conversation(Random(seed), 400))
+        made = trees.records.tables(Random(seed))
+        grown.table(made)
+        said = " ".join(m["content"] for m in grown.talk.messages).lower()
+        assert all(value.lower() in said for table in made for row in table.rows for value in row.values())
+        assert len(grown.asked[0]) == trees.AGAIN * sum(len(table.rows) for table in made) and grown.kinds == [table.kind for table in made]
+        found += any(value.lower() in reply["content"].lower() for question in grown.asked[0] for reply in question[1::2] for table in made for row in table.rows for value in row.values())
+    assert found == 30
+
+
 def test_the_grammar_expands_nested_choices():
     readings = {grammar.expand(Random(i), "{a|b{c|d}|}e") for i in range(60)}
     assert readings == {"ae", "bce", "bde", "e"}
@@ -631,6 +654,16 @@ def test_sums_are_right_small_and_of_the_numbers_asked():
         bigger, smaller = map(int, re.findall("[0-9]+", marks.strip(sums.more(Random(seed))[1])))
         assert bigger > smaller
     assert signs == set(sums.SIGNS)
+
+
+def test_three_numbers_are_worked_out_in_two_steps():
+    of_sign = {text: sign for sign in ("plus", "minus") for text in sums.SIGNS[sign]}
+    for seed in range(200):
+        user, reply = sums.three(Random(seed))
+        a, first, b, second, c = re.fullmatch(r"(\d+)(\D+)(\d+)(\D+)(\d+)", user.split("|} ")[-1]).groups()
+        (x, one, y, between), (z, two, w, result) = read_sums(marks.strip(reply))
+        assert (x, y, w) == (int(a), int(b), int(c)) and z == between >= 0 and (one, two) == (of_sign[first], of_sign[second])
+        assert between == sums.result_of(x, one, y) and result == sums.result_of(z, two, w) >= 0
 
 
 def test_a_story_is_told_with_both_numbers_and_answered_with_its_sum():

@@ -11,6 +11,7 @@ from .marks import recalled
 NEVER_TOLD = 0.1, 0.26  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
 CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
 LATER = 0.1  # chance that the next thing is a question about records told before
+TOLD, ASKED, UNTOLD = 0.16, 0.26, 0.2  # amid small talk: chances of something told, of a question about it, of one about what nobody told
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
@@ -71,6 +72,24 @@ def tell_scene(talk: dialogues.Conversation) -> str:
     talk.learn(fact)
     talk.turn(message, talk.acknowledge([fact]))
     return f"{fact.kind}/{fact.key}"
+
+
+def told_amid_talk(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Small talk in which few things are told, asked for and asked for in vain, as a conversation with marks: where hardly anything was told, a model made its answers up."""
+    rng = Random(f"amid {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        roll = rng.random()
+        if roll < TOLD:
+            tell_scene(talk)
+        elif roll < TOLD + ASKED and talk.facts:
+            talk.ask_turn(rng.choice(list(talk.facts)))
+        elif TOLD + ASKED < roll < TOLD + ASKED + UNTOLD:
+            talk.never_told_turn()
+        else:
+            for turn in remarks.talk(rng):
+                talk.turn(*turn)
+    return talk.messages
 
 
 def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:

@@ -168,6 +168,11 @@ def tables(rng: Random, held: bool = False, without: Iterable[Record] = ()) -> l
     return made
 
 
+def words(made: Iterable[Table]) -> set[str]:
+    """All words of the values in tables, in lower case."""
+    return {word for table in made for row in table.rows for value in row.values() for word in re.findall(r"\w+", value.lower())}
+
+
 def told(rng: Random, made: Iterable[Table]) -> list[Turn]:
     """All of them in one message or one message each."""
     alike = rng.random() < 0.5

@@ -102,6 +102,17 @@ def total(rng: Random, ask: str = ASK) -> tuple[str, str]:
     return f"{ask} {x}{between if between.strip() != between or not words else f' {sign} '}{y}", worked(a, sign, b)
 
 
+def three(rng: Random, ask: str = ASK) -> tuple[str, str]:
+    """Three numbers one after the other, up to 20, worked out in two steps."""
+    a, b, c = (rng.randint(1, 7) for _ in range(3))
+    first, second = ("plus" if rng.random() < 0.75 else "minus" for _ in range(2))
+    between = result_of(a, first, b)
+    if between < 0 or result_of(between, second, c) < 0:
+        return three(rng, ask)
+    style = rng.randrange(3)
+    return f"{ask} {a}{SIGNS[first][style]}{b}{SIGNS[second][style]}{c}", f"{worked(a, first, b)} {worked(between, second, c)}"
+
+
 def more(rng: Random) -> tuple[str, str]:
     """Which of two numbers is more."""
     a, b = rng.sample(range(rng.choice((21, 100))), 2)
@@ -118,7 +129,7 @@ def large(rng: Random) -> tuple[str, str]:
 
 def run(rng: Random) -> list[tuple[str, str]]:
     """A sum and some more, which begin anew or go on from the result."""
-    turns = [total(rng)]
+    turns = [three(rng) if rng.random() < 0.15 else total(rng)]
     for _ in range(rng.choice((1, 1, 2, 3))):
         result = int(strip(turns[-1][1]).rstrip(".").rsplit(" ", 1)[1])
         anew = result > 20 or rng.random() < 0.35
@@ -127,7 +138,9 @@ def run(rng: Random) -> list[tuple[str, str]]:
 
 
 def further(rng: Random, result: int) -> tuple[str, str]:
-    """Something added to a result or taken away from it, up to 20."""
+    """Something added to a result or taken away from it, up to 20, or its double."""
+    if 1 < result < 11 and rng.random() < 0.15:
+        return "{{and |now |}times {2|two}|{and |now |}double that|{what is|and} that times {2|two}|twice that}", worked(result, "times", 2)
     sign = "plus" if result < 2 or result < 20 and rng.random() < 0.6 else "minus"
     b = rng.randint(1, min(10, 20 - result if sign == "plus" else result))
     n = numbered(b, rng)
@@ -156,7 +169,7 @@ def _filled(text: str, slots: dict[str, str]) -> str:
 
 def some(rng: Random) -> list[tuple[str, str]]:
     """A sum, some of them, or a story."""
-    return rng.choices((run, story, _one(total), _one(more), _one(large)), (4, 4, 2, 0.5, 0.5))[0](rng)
+    return rng.choices((run, story, _one(total), _one(three), _one(more), _one(large)), (4, 4, 2, 1, 0.5, 0.5))[0](rng)
 
 
 def _one(make: Callable[[Random], tuple[str, str]]) -> Callable[[Random], list[tuple[str, str]]]:

@@ -5,21 +5,21 @@ rows (17 in 1,000 tokens, measured over 40 rows of 1,024), but each must be read
 each token's place says what it may attend to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from . import dialogues, drills, exchanges, passages, remarks
+from . import dialogues, drills, exchanges, passages, records, remarks
 from .scenes import OWNERS
 
 Messages = list[dict[str, str]]
 SHORTEST, LONGEST = 60, 1700  # tokens of a conversation
 LONG = 0.5  # power of a chance: 1 would draw trunks as often short as long; questions far from what they ask for are what is hardest
-PASSAGE, SCENE = 0.5, 0.25  # chances that what is told next is a passage, if it is about nothing that was told, or a scene; else it is any fact
+PASSAGE, RECORDS, SCENE = 0.42, 0.16, 0.22  # chances that what is told next is a passage or records, if they are about nothing that was told, or a scene; else it is any fact
 FILLER, EXCHANGE = 0.4, 0.3  # chances of what is said in between; else it is a chat
 TELLING = 0.1, 0.9  # the smallest and largest share of turns that tell something
 AGAIN = 2  # times a fact is asked for, in other words
-NEVER_TOLD = 0.06, 0.24  # share of questions about something never told: beside one or two facts, and beside MANY
+NEVER_TOLD = 0.1, 0.24  # share of questions about something never told: beside one or two facts, and beside MANY
 MANY = 8
 TWO = 0.12  # chance that a question is followed by another one
 
@@ -51,6 +51,7 @@ class Growing:
     talk: dialogues.Conversation
     asked: list[list[Messages]] = field(default_factory=list)
     subjects: set[str | tuple[str, ...]] = field(default_factory=set)
+    kinds: list[records.Record] = field(default_factory=list)  # of the records told
 
     def told_any(self) -> bool:
         return bool(self.talk.facts or self.asked)
@@ -61,13 +62,17 @@ class Growing:
         self.passage(first) if first.told.system else self.talk.begin()
 
     def tell(self) -> None:
-        """Something new: a passage about nothing and nobody told of, a scene, or any fact."""
+        """Something new: a passage or records about nothing and nobody told of, a scene, or any fact."""
         rng, roll = self.talk.rng, self.talk.rng.random()
         if roll < PASSAGE:
             found = rng.choice(passages.passages(False))
             if not found.told.system and not found.subjects & (self.subjects | self.owners()):
                 return self.passage(found)
-        drills.tell_scene(self.talk) if roll < PASSAGE + SCENE else self.talk.tell_turn()
+        elif roll < PASSAGE + RECORDS:
+            tables = records.tables(rng, without=self.kinds)
+            if not records.words(tables) & OWNERS & (self.subjects | self.owners()):
+                return self.table(tables)
+        drills.tell_scene(self.talk) if roll < PASSAGE + RECORDS + SCENE else self.talk.tell_turn()
 
     def owners(self) -> set[str]:
         """Who of the user's was told of outside passages."""
@@ -81,8 +86,20 @@ class Growing:
         for turn in told:
             self.talk.turn(*turn)
         self.asked.append([messages(turns) for turns in questions])
-        self.subjects |= passage.subjects
-        self.talk.nouns |= {key for owner in passage.subjects & OWNERS for key in (owner, f"my {owner}")}  # no other fact is told of the same sister
+        self.spoken_of(passage.subjects)
+
+    def table(self, tables: list[records.Table]) -> None:
+        """Records as they are told; the branches ask for each of them about twice."""
+        for turn in records.told(self.talk.rng, tables):
+            self.talk.turn(*turn)
+        self.asked.append([messages(table.asked()) for table in tables for _ in table.rows for _ in range(AGAIN)])
+        self.kinds += [table.kind for table in tables]
+        self.spoken_of(records.words(tables))
+
+    def spoken_of(self, subjects: Iterable[str | tuple[str, ...]]) -> None:
+        """No other fact is told of the same sister."""
+        self.subjects |= set(subjects)
+        self.talk.nouns |= {key for owner in OWNERS.intersection(subjects) for key in (owner, f"my {owner}")}
 
 
 def messages(turns: passages.Turns) -> Messages:
