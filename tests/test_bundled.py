@@ -422,12 +422,14 @@ def test_a_tree_asks_for_what_it_told_and_its_trunk_stays_as_it_was():
         assert not any(m["role"] == "system" for branch in made.branches for m in branch)
 
 
-def test_a_branch_is_read_as_if_it_stood_alone_behind_its_trunk(shipped, tokenizer):
-    """Row after row of trees in one forward gives each branch the logits of its trunk and itself."""
-    ids, weights, places = (torch.tensor(part) for part in batches.row_of_trees(tokenizer, "alone", 600))
+@pytest.mark.parametrize("name", [name for name in bundled.MODELS if family.MEMBERS[name].trees])
+def test_a_branch_is_read_as_if_it_stood_alone_behind_its_trunk(name, tokenizer):
+    """Row after row of trees in one forward gives each branch the logits of its trunk and itself, in layers with a window too."""
+    shipped, _ = evaluate.load(bundled.MODELS[name])
+    ids, weights, places = (torch.tensor(part) for part in batches.row_of_trees(tokenizer, "alone", 800))
     tree, branch, position = places.T
     with torch.inference_mode():
-        together = shipped(ids[None], attention_mask=batches.seen(places[None]), position_ids=position[None]).logits[0]
+        together = shipped(ids[None], attention_mask=batches.masks(places[None], shipped.config), position_ids=position[None]).logits[0]
         apart = [(t, b) for t, b in {(int(t), int(b)) for t, b in zip(tree, branch)} if b]
         for t, b in sorted(apart)[::4]:
             mine = (tree == t) & ((branch == 0) | (branch == b))

@@ -117,13 +117,22 @@ def row_of_trees(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[
             places += more_places
 
 
-def seen(places: torch.Tensor) -> torch.Tensor:
-    """Which tokens each token attends to [rows, 1, T, T], of their places [rows, T, 3]: those before it in its tree's trunk and in its own branch."""
-    tree, branch = places[..., 0], places[..., 1]
+def seen(places: torch.Tensor, window: int | None = None) -> torch.Tensor:
+    """Which tokens each token attends to [rows, 1, T, T], of their places [rows, T, 3]: those before it in its tree's trunk and in its own branch; of those the latest `window`."""
+    tree, branch, position = places.unbind(-1)
     same_tree = tree[:, :, None] == tree[:, None, :]
     same_branch = branch[:, :, None] == branch[:, None, :]
     in_trunk = branch[:, None, :] == 0
-    return (same_tree & (in_trunk | same_branch)).tril()[:, None]
+    near = position[:, :, None] - position[:, None, :] < (window or len(position[0]) + 1)
+    return (same_tree & (in_trunk | same_branch) & near).tril()[:, None]
+
+
+def masks(places: torch.Tensor, config) -> torch.Tensor | dict[str, torch.Tensor]:
+    """What a model of this configuration takes as its attention mask for trees: one mask, or one for each kind of layers where some have a window."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds <= {"full_attention"}:
+        return seen(places)
+    return {kind: seen(places, config.sliding_window if kind == "sliding_attention" else None) for kind in kinds}
 
 
 Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length

@@ -58,7 +58,7 @@ def _sublayer(index: int) -> str:
 class Member:
     """A model of the family: how it is made, what sets its weights before training, what it is in words, and which
     of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text.
-    `words`: with the larger vocabulary. `trees`: trained on trees too, which only attention to every token can take."""
+    `words`: with the larger vocabulary. `trees`: trained on trees too, which only attention that takes a mask for each kind of layers can."""
 
     make: Callable[[], PreTrainedModel]
     initialise: Callable[[PreTrainedModel, int], None]
@@ -75,7 +75,7 @@ MEMBERS: dict[str, Member] = {
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_WORDS, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
-        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", words=True),
+        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", words=True, trees=True),
     "kvlab-mistral-4m": Member(lambda: MistralForCausalLM(MistralConfig(**_LLAMA, sliding_window=WINDOW)), mimetic.initialise,
                                f"a Mistral: every layer attends to the latest {WINDOW} tokens"),
     "kvlab-mamba2-5m": Member(lambda: Mamba2ForCausalLM(_mamba()), mimetic_mamba.initialise, "a Mamba-2: no attention, a state of fixed size in every layer",

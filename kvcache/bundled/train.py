@@ -215,13 +215,13 @@ class Run:
 
     def logits(self, ids, beside, keep):
         """[kept, V] of ids [B, T], after texts or with places as `gradients` takes them; keep [B T]."""
-        from .batches import seen
+        from .batches import masks
 
         if self.member.reads:
             texts = beside.long()
             read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
             return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[keep]
-        placed = {} if beside is None else {"attention_mask": seen(beside[:, :-1]), "position_ids": beside[:, :-1, 2].long()}
+        placed = {} if beside is None else {"attention_mask": masks(beside[:, :-1], self.model.config), "position_ids": beside[:, :-1, 2].long()}
         return self.model.lm_head(self.body(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[keep])
 
     def update(self, factor: float) -> None:
