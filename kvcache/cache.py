@@ -28,7 +28,7 @@ from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, refuse_overflow, state_layers
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, refuse_overflow, state_layers, went_ahead
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -71,6 +71,7 @@ class Cache(transformers.Cache):
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: "Made | None" = None  # the model that `create` was given
     shift: "Shift | None" = None  # of the positions behind pictures, where `feed` filled it
+    torn: bool = False  # was a forward refused when recurrent layers had taken its tokens?
     takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
@@ -90,13 +91,17 @@ class Cache(transformers.Cache):
         Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
-        self._check_rows(key_states, value_states, layer_idx)
-        if cache_kwargs is None and layer_idx < len(self.layers):  # the usual case, which is to cost little
-            return self.layers[layer_idx].update(key_states, value_states, **kwargs)
-        if cache_kwargs is None:
-            return super().update(key_states, value_states, layer_idx, **kwargs)
-        self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
-        return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
+        try:
+            self._check_rows(key_states, value_states, layer_idx)
+            if cache_kwargs is None and layer_idx < len(self.layers):  # the usual case, which is to cost little
+                return self.layers[layer_idx].update(key_states, value_states, **kwargs)
+            if cache_kwargs is None:
+                return super().update(key_states, value_states, layer_idx, **kwargs)
+            self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
+            return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
+        except ValueError:
+            self.torn = self.torn or went_ahead(self.layers, layer_idx)
+            raise
 
     def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:
         ours, theirs = keys.shape, values.shape
@@ -275,7 +280,7 @@ class Cache(transformers.Cache):
         for layer in self.layers:
             if _keeps_views(layer):
                 layer.is_initialized = False  # its storage is cut for the prompt that it had
-        self.shift = None
+        self.shift, self.torn = None, False
 
     @property
     def tokens_seen(self) -> int:
@@ -311,8 +316,10 @@ class Cache(transformers.Cache):
 
         Asked in every forward before any layer has changed, so forwards that would go wrong are refused here: raises
         ValueError for a jump that recurrent layers or the model's mask would get wrong, for more tokens than static layers have room for
-        beside recurrent ones, and for padding that this cache cannot take.
+        beside recurrent ones, for padding that this cache cannot take, and after a forward that was refused half-way.
         """
+        if self.torn:
+            raise ValueError(f"a forward was refused after recurrent layers of this {type(self).__name__} had taken its tokens: reset() it and feed all tokens again, or go on with a copy")
         refuse_jump(self.layers, query_length)
         refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):

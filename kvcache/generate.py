@@ -1,10 +1,11 @@
 """Generate with a cache by name, as `cache_implementation=` did, and go on with a smaller one when memory runs out."""
 
+import contextlib
 import dataclasses
 import gc
 import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -56,7 +57,19 @@ def generate(
     if any(getattr(config, "cache_implementation", None) for config in configs):
         kwargs["cache_implementation"] = None  # transformers refuses a name beside a cache
     positional = () if inputs is None else (inputs,)  # Whisper's first argument has another name
-    return model.generate(*positional, **{keyword: cache}, **kwargs)
+    with _emptied(model, cache):
+        return model.generate(*positional, **{keyword: cache}, **kwargs)
+
+
+@contextlib.contextmanager
+def _emptied(model: transformers.PreTrainedModel, cache: Cache) -> Iterator[None]:
+    """While this lasts, what an encoder reads anew meets an empty cache: Whisper's generate runs once for each window of a long sound, and once for each temperature."""
+    hook = model.get_encoder().register_forward_pre_hook(lambda *_: cache.reset()) if model.config.is_encoder_decoder else None
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def make_cache(

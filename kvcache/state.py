@@ -69,6 +69,11 @@ class State:
         if self.filled and self.data.shape != shape:
             raise ValueError(f"this cache holds states {tuple(self.data.shape)} and was given {tuple(shape)}; reset() it, or make a new cache")
 
+    def forget(self, rows: torch.Tensor) -> None:
+        """Let the batch rows where `rows` [B] is True be as before their first token."""
+        if self.filled:
+            self.write(self.data.masked_fill(rows.to(self.data.device).view(-1, *[1] * (self.data.dim() - 1)), 0))
+
     def replace(self, rows: torch.Tensor) -> None:
         """Hold `rows`, of whatever shape."""
         self.filled = False
@@ -313,6 +318,13 @@ def refuse_jump(layers: list, query_length: int) -> None:
             layer.refuse_jump(query_length, filled=True)
 
 
+def went_ahead(layers: list, layer_idx: int) -> bool:
+    """Have recurrent layers taken tokens that the attention layer `layer_idx` has not? Layers with both at once keep one count: those before it and itself may have."""
+    seen = layers[layer_idx].seen if 0 <= layer_idx < len(layers) and isinstance(layers[layer_idx], Stored) else None
+    ahead = any(isinstance(layer, StateLayer) and seen is not None and layer.seen > seen for layer in layers)
+    return ahead or any(isinstance(layer, States) and not isinstance(layer, StateLayer) and layer.crop_floor for layer in layers[: layer_idx + 1])
+
+
 def refuse_overflow(layers: list, tokens: int) -> None:
     """Raise ValueError before `tokens` more that static layers have no room for, where recurrent layers would have taken them first."""
     if torch.compiler.is_compiling() or not any(isinstance(layer, States) for layer in layers):
@@ -330,11 +342,12 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     Bamba starts them anew in each forward, and since Qwen2-VL and kin count pictures of later turns as if they were text:
     pictures come in one piece with their text, each with all that the model's processor returns; Gemma 3's token types
     cover what the cache has seen, too, as does `attention_mask` [B, seen + T]. To a model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
-    `encoder_outputs` are the encoder's.
+    `encoder_outputs` are the encoder's, which a filled cache goes on attending to as it read them first: another length is refused, another text of that length is not noticed.
     """
     accepted, side = inspect.signature(model.forward).parameters, ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
+        _refuse_other_source(cache, kwargs.get("encoder_outputs"))
     has_attention = "past_key_values" in accepted or "cache_params" not in accepted  # a wrapper's forward names neither, and hands on
     kwargs["past_key_values" if has_attention else "cache_params"] = cache
     total = input_ids.shape[1]
@@ -342,6 +355,10 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         raise ValueError(f"input_ids {tuple(input_ids.shape)} have no tokens to feed")
     counted = _seen(cache)
     seen = (counted or 0) if attention_mask is None else attention_mask.shape[1] - total
+    layers = getattr(cache, "self_attention_cache", cache).layers
+    states = [layer for layer in layers if isinstance(layer, States)]
+    if states and attention_mask is not None and not bool((attention_mask.bool().cumsum(-1).bool() == attention_mask.bool()).all()):
+        raise ValueError(f"{side}attention_mask {tuple(attention_mask.shape)} leaves out tokens behind others; a recurrent state can only do without those before a row's first")
     if has_attention and counted is not None and seen != counted:
         raise ValueError(
             f"{side}attention_mask {tuple(attention_mask.shape)} must cover the {counted} tokens that the cache has seen and the {total} new ones: "
@@ -350,9 +367,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     refuse_types(model, kwargs, seen, total)
     part = counts_pictures(model)
     positions, shift = place(part, cache, input_ids, attention_mask, seen, kwargs) if part else (_positions(attention_mask, seen, input_ids), None)
-    layers = getattr(cache, "self_attention_cache", cache).layers
     refuse_overflow(layers, total)
-    forgets = any(isinstance(layer, States) and not layer.carries and layer.crop_floor for layer in layers)
+    forgets = any(not layer.carries and layer.crop_floor for layer in states)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
     for start in range(0, total, size):
@@ -362,9 +378,27 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         if positions is not None and counts_from_zero(type(model)):
             kwargs["position_ids"] = positions[..., start:stop]
         logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
+        if states and attention_mask is not None and stop - start == 1:
+            _forget_padding(states, attention_mask[:, seen + start] == 0)
     if shift is not None:
         keep(part, cache, shift)
     return torch.cat(logits, dim=1)
+
+
+def _refuse_other_source(cache, encoder_outputs) -> None:
+    """Raise ValueError for what an encoder gave ([B, S, ...] first) of another length than the cache has read: it would go on with the old."""
+    read = cache.cross_attention_cache.get_seq_length() if hasattr(cache, "cross_attention_cache") else 0
+    if encoder_outputs is not None and read and encoder_outputs[0].shape[1] != read:
+        raise ValueError(f"this cache has read {read} tokens of an encoder and was given encoder_outputs of {encoder_outputs[0].shape[1]}; reset() it, or make a new cache")
+
+
+def _forget_padding(states: list[States], padded: torch.Tensor) -> None:
+    """Have rows begin anew that were given padding [B] as a single token: there transformers hands no mask to recurrent layers."""
+    if bool(padded.any()):
+        for layer in states:
+            for name, kind in layer.stores.items():
+                if kind == "state":
+                    getattr(layer, name).forget(padded)
 
 
 def _seen(cache) -> int | None:

@@ -152,6 +152,19 @@ def test_other_rows_of_a_batch_change_nothing(backend, nbits):
     torch.testing.assert_close(run(together), run(alone), **CLOSE)
 
 
+@pytest.mark.parametrize("n", [1, 20, 40, 70])
+@pytest.mark.parametrize("wrong", [dict(rows=2), dict(dtype=torch.bfloat16)], ids=["rows", "dtype"])
+def test_a_residual_that_is_empty_takes_nothing_of_another_shape(n, wrong):
+    def states(tokens, rows=1, dtype=torch.float32):
+        return torch.randn(2, rows, 2, tokens, 16).to(dtype)
+
+    cache = QuantizedCache(model_of("llama", layers=1).config, residual_length=0, q_group_size=32)
+    cache.update(*states(32), 0)
+    with pytest.raises(ValueError, match="this cache holds batch 1, .*float32 and was given batch"):
+        cache.update(*states(n, **wrong), 0)
+    assert cache.update(*states(1), 0)[0].shape == (1, 2, 33, 16) and cache.get_seq_length() == 33
+
+
 def test_a_block_is_quantised_once_and_never_again():
     """Over 100 flushes the first block's codes, scales and minima stay bit for bit what they were."""
     model = model_of("llama", layers=1)

@@ -72,6 +72,39 @@ def test_generate_takes_it_greedily_and_with_beams(name, beams):
         assert torch.equal(model_of(name).generate(**inputs, past_key_values=cache, **settings), plain), own
 
 
+@pytest.mark.parametrize("settings", [dict(), dict(condition_on_prev_tokens=True), dict(temperature=(0.0, 0.5), logprob_threshold=0.0)], ids=["windows", "with what was said before", "temperatures"])
+@pytest.mark.parametrize("name,config", [("dynamic", {}), ("static", {"max_cache_len": 64}), ("quantized", {})])
+def test_whisper_hears_a_long_sound_window_by_window(name, config, settings):
+    """Its generate runs once for each window and each temperature with the same cache; each run must find it empty."""
+    sizes = dict(vocab_size=200, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64)
+    torch.manual_seed(0)
+    model = transformers.WhisperForConditionalGeneration(
+        transformers.WhisperConfig(**sizes, num_mel_bins=16, max_source_positions=100, max_target_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3)).eval()
+    for tensor in (p for part, p in model.named_parameters() if p.dim() > 1 and "embed" not in part):
+        tensor.data.mul_(3)
+    given = model.generation_config
+    given.no_timestamps_token_id, given.is_multilingual, given.prev_sot_token_id = 150, False, 4
+    sound = torch.randn(1, 16, 620)
+    settings = dict(return_timestamps=True, do_sample=False, max_new_tokens=6, **settings)
+    torch.manual_seed(1)
+    exact = model.generate(sound, use_cache=False, **settings)
+    torch.manual_seed(1)
+    assert exact.shape[1] > 12
+    assert torch.equal(kvcache.generate(model, sound, cache_implementation=name, cache_config=config, **settings), exact)
+
+
+def test_an_encoders_output_of_another_length_is_refused_by_a_filled_cache():
+    cache, tokens = EncoderDecoderCache(DynamicCache(), DynamicCache()), ids(1, 6)
+    read = encoded("t5", 3).last_hidden_state[:1]
+    with torch.no_grad():
+        kvcache.feed(model_of("t5"), tokens[:, :4], cache, encoder_outputs=(read,))
+        with pytest.raises(ValueError, match=f"has read {read.shape[1]} tokens of an encoder and was given encoder_outputs of {read.shape[1] - 2}"):
+            kvcache.feed(model_of("t5"), tokens[:, 4:], cache, encoder_outputs=(read[:, 2:],))
+        more = kvcache.feed(model_of("t5"), tokens[:, 4:], cache, encoder_outputs=(read,))
+        exact = model_of("t5")(encoder_outputs=(read,), decoder_input_ids=tokens, use_cache=False).logits
+    torch.testing.assert_close(more, exact[:, 4:], **CLOSE)
+
+
 def test_the_guides_whisper_example_runs():
     """Two DynamicCaches, the features of an audio, a forward: the cache comes back filled, and goes on."""
     model, features = model_of("whisper"), heard(1)

@@ -1,5 +1,7 @@
 """Layers that hold keys and values beside a recurrent state, and models with layers of both kinds: no operation forgets either half."""
 
+import copy
+
 import pytest
 import torch
 from architectures import logits_with_cache, logits_without_cache, model_of, token_ids
@@ -78,6 +80,25 @@ def test_a_forward_that_does_not_fit_leaves_the_states_as_they_were(architecture
         kvcache.feed(model, ids[:, 12:19], cache)
     out = kvcache.feed(model, ids[:, 12:16], cache)
     torch.testing.assert_close(out, logits_without_cache(model, ids)[:, 12:16], **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "hybrid_mamba", "static"])
+@pytest.mark.parametrize("architecture", ["jamba", "qwen3_next", "falcon_h1"])
+def test_after_a_forward_that_was_refused_half_way_nothing_goes_on_but_from_the_start(architecture, name):
+    """A recurrent layer takes any dtype; the attention behind it refuses the one of autocast, and by then the state has gone on."""
+    model, ids = model_of(architecture), token_ids(2, 12)
+    cache = kvcache.create(name, model)
+    kvcache.feed(model, ids[:, :10], cache)
+    before = copy.deepcopy(cache)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="(was given|got) batch 2, .*bfloat16"):
+        kvcache.feed(model, ids[:, 10:11], cache)
+    with pytest.raises(ValueError, match="refused after recurrent layers .* reset()"):
+        kvcache.feed(model, ids[:, 10:11], cache)
+    for going_on, start in ((before, 10), (cache, 0)):
+        if not start:
+            going_on.reset()
+        out = kvcache.feed(model, ids[:, start:], going_on)
+        torch.testing.assert_close(out, logits_without_cache(model, ids)[:, start:], **CLOSE)
 
 
 def test_a_quantized_layer_rounds_beside_a_state_as_it_does_alone():

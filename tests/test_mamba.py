@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from itertools import pairwise
 
 import pytest
 import torch
@@ -210,16 +211,26 @@ def test_generate_takes_a_mamba_cache_as_cache_params_with_beams_and_left_paddin
         assert torch.equal(ours, model.generate(ids, use_cache=False, **settings))
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "bamba", "zamba"])
-def test_left_padded_rows_are_fed_as_if_they_were_alone(name):
+@pytest.mark.parametrize("bounds", [(0, 30, 36, 37, TOKENS), (0, 4, TOKENS), (0, 6, 7, 8, TOKENS), tuple(range(TOKENS + 1))], ids=["in the first piece", "past it", "ends alone", "token by token"])
+@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "mamba2", "jamba", "bamba", "zamba"])
+def test_left_padded_rows_are_fed_as_if_they_were_alone(name, bounds):
+    """The padding is of a token whose embedding is not zero, so that what recurrent layers take of it shows."""
     model, ids, padding = model_of(name), token_ids(2, TOKENS), 7
     mask = torch.ones_like(ids)
-    ids[0, :padding], mask[0, :padding] = 0, 0
+    ids[0, :padding], mask[0, :padding] = 5, 0
     cache = cache_for(name, model)
     with torch.no_grad():
-        ours = torch.cat([kvcache.feed(model, ids[:, a:b], cache, mask[:, :b]) for a, b in [(0, 30), (30, 36), (36, 37), (37, TOKENS)]], dim=1)
+        ours = torch.cat([kvcache.feed(model, ids[:, a:b], cache, mask[:, :b]) for a, b in pairwise(bounds)], dim=1)
     torch.testing.assert_close(ours[:1, padding:], logits_without_cache(model, ids[:1, padding:]), **CLOSE)
     torch.testing.assert_close(ours[1:], logits_without_cache(model, ids[1:]), **CLOSE)
+
+
+def test_padding_behind_tokens_is_refused_where_a_state_would_take_it():
+    model, ids = model_of("jamba"), token_ids(2, 12)
+    mask = torch.ones_like(ids)
+    mask[0, 9:] = 0
+    with pytest.raises(ValueError, match="leaves out tokens behind others"):
+        kvcache.feed(model, ids, cache_for("jamba", model), mask)
 
 
 @pytest.mark.parametrize("name", ["mamba", "jamba"])

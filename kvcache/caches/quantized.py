@@ -86,6 +86,8 @@ class QuantizedLayer(Layer):
         self._flush()
         if key_states.shape[T] > 1 and not self.drafting and self._due(key_states.shape[T]):
             return self._update_past_a_block(key_states, value_states)
+        if self.quantized and not len(self.key_residual):  # an empty buffer would take rows of any shape
+            self._refuse(key_states, value_states)
         append_both(self.key_residual, self.value_residual, key_states, value_states)
         self.seen += key_states.shape[T]
         attended = self._packed() if self._reads_packed(key_states) else (self.keys, self.values)
@@ -96,8 +98,7 @@ class QuantizedLayer(Layer):
     def _update_past_a_block(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As `update`, for so many tokens that blocks get full: they are quantised where they lie, and only what is left is copied."""
         given = {"key": key_states, "value": value_states}
-        for side, states in given.items():
-            getattr(self, f"{side}_residual").refuse(states)
+        self._refuse(key_states, value_states)
         rows = {side: self._with_residual(side, states) for side, states in given.items()}
         attended = tuple(torch.cat([self._decoded(side), rows[side]], dim=T) if self.quantized else rows[side] for side in given)
         tokens, room = self._due(key_states.shape[T]), self.residual_length + self.block
@@ -109,6 +110,10 @@ class QuantizedLayer(Layer):
             residual.drop_front(room - (states.shape[T] - tokens))
         self.seen += key_states.shape[T]
         return attended
+
+    def _refuse(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.key_residual.refuse(key_states)
+        self.value_residual.refuse(value_states)
 
     def _with_residual(self, side: str, states: torch.Tensor) -> torch.Tensor:
         """The residual of one side with new states behind it [B, H, T, D]."""

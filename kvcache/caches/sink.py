@@ -115,7 +115,7 @@ class SinkCache(Cache):
     With `config` the sinks are rotated to stay next to the window, for every RoPE type of fixed frequencies; without
     one they keep their rotation, and a warning says so once. Lossy once seen > window_length. Layers that the model
     itself gives a sliding window keep that window. Padded rows are refused, by ValueError, before anything is stored:
-    the padding would become the sinks. Source: Xiao et al. 2023, arXiv 2309.17453, section 3.2. Raises ValueError, with the reason, on a model whose
+    the padding would become the sinks; a 4-D mask of your own is none that a cache gets to see, so give it no padding there. Source: Xiao et al. 2023, arXiv 2309.17453, section 3.2. Raises ValueError, with the reason, on a model whose
     positions cannot be rotated and on num_sink_tokens >= window_length.
     """
 
