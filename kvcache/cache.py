@@ -183,6 +183,9 @@ class Cache(transformers.Cache):
         for layer_idx, (keys, values, *_) in enumerate(past_key_values or ()):
             if keys is not None and len(keys):
                 cache.update(keys, values, layer_idx)
+        lengths = sorted({int(layer.get_seq_length()) for layer in cache.layers if isinstance(layer, CacheLayerMixin)} - {0})
+        if len(lengths) > 1:
+            raise ValueError(f"the layers of keys and values have different lengths: {lengths} tokens; a forward would go on wrongly from them")
         return cache
 
     def save(self, path: str | os.PathLike, model: torch.nn.Module | None = None, token_ids: Sequence[int] = ()) -> None:
@@ -194,6 +197,8 @@ class Cache(transformers.Cache):
         model = model if model is not None else self.made_for and self.made_for()
         if model is None or self.parameters is None:
             raise ValueError(f"a cache file says which model and parameters it is for: make the cache with kvcache.create({self.name!r}, model)")
+        if self.torn:
+            raise ValueError("this cache cannot be saved: a forward was refused after recurrent layers had taken its tokens; reset() it first")
         self.settle()
         token_ids, seen = [int(token) for token in token_ids], self.tokens_seen
         if token_ids and len(token_ids) != seen:
@@ -237,12 +242,14 @@ class Cache(transformers.Cache):
         """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
         if not splits or any(type(split) is not type(splits[0]) or not isinstance(split, cls) for split in splits):
             raise ValueError(f"splits must be one or more {cls.__name__} of one class, got {[type(split).__name__ for split in splits]}")
+        if any(split.parameters != splits[0].parameters for split in splits):
+            raise ValueError(f"splits have different parameters: {[split.parameters for split in splits]}")
         counts = sorted({len(split.layers) for split in splits})
         if len(counts) > 1:
             raise ValueError(f"splits have different numbers of layers: {counts}")
         joined = splits[0].fork()
         joined.layers = [_joined(index, layers) for index, layers in enumerate(zip(*(split.layers for split in splits)))]
-        joined.shift = joined_shift([split.shift for split in splits])
+        joined.shift, joined.torn = joined_shift([split.shift for split in splits]), any(split.torn for split in splits)
         return joined
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:

@@ -125,6 +125,7 @@ class _Turn:
     end: str = ""  # how the text of reply_ids goes on behind `reply`: an end-of-text token or a swallowed stop text
     seed: int = 0
     stats: Stats | None = None
+    typed_seed: int | None = None  # the one asked for, where tokens were drawn: of a reply made again, `seed` has moved on
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class Conversation:
             raise ConversationError("There is no reply to make again: send a message first.")
         *earlier, last = self._turns
         sampling = self.sampling
-        if sampling.temperature > 0 and last.stats is not None:
+        if sampling.temperature > 0 and sampling.seed == last.typed_seed:  # another one that was typed since is taken as it is
             sampling = replace(sampling, seed=(last.seed + 1) % 2**63)
         return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
 
@@ -292,19 +293,26 @@ class Conversation:
         self._check_ready()
         if not isinstance(text, str) or not text.strip():
             raise ConversationError("The message is empty: write something.")
-        limit, what, advice = self._limit() if chats(self.loaded) else self._source_limit()
+        self._check_size("message", text)
+        self._check_size("system prompt", self.system or "")
+        return text
+
+    def _check_size(self, name: str, text: str) -> None:
+        """Raise ConversationError for a text that is too long by its characters alone, before it is tokenised, or is no text."""
+        limit, what, advice = self._limit() if chats(self.loaded) and (name == "message" or not self.loaded.is_encoder_decoder) else self._source_limit()
         least = len(text) // longest_token(self.loaded.tokenizer)
         if limit is not None and least > limit:
             raise ConversationError(
-                f"The message has {len(text):,} characters, at least {least:,} tokens, and {what} takes {limit:,} "
+                f"The {name} has {len(text):,} characters, at least {least:,} tokens, and {what} takes {limit:,} "
                 f"tokens: {advice}."
             )
         if len(text) > MAX_MESSAGE_CHARACTERS:
             raise ConversationError(
-                f"The message has {len(text):,} characters, and {MAX_MESSAGE_CHARACTERS:,} is the most that is taken: "
+                f"The {name} has {len(text):,} characters, and {MAX_MESSAGE_CHARACTERS:,} is the most that is taken: "
                 "shorten it."
             )
-        return text
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ConversationError(f"The {name} has half a character in it, a surrogate without the other half: type it again.")
 
     def _limit(self) -> tuple[int | None, str, str]:
         """The most tokens a prompt may have (None: any number), what sets that limit, and what would help."""
@@ -444,6 +452,7 @@ class Conversation:
             self._end_of(reply, reply_ids),
             plan.sampling.seed,
             stats,
+            self.sampling.seed if plan.sampling.temperature > 0 else None,
         )
         self._turns = (*plan.turns, turn)
 

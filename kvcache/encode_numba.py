@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 COMPILED = dict(cache=True, nogil=True, error_model="numpy")
-TINY, TINY16, TINY32 = np.float32(1e-12), np.float32(2.0**-14), np.float32(2.0**-126)  # of `quantize`, and of float16 and float32
+TINY, TINY16, TINY32 = np.float32(1e-12), np.float32(2.0**-24), np.float32(2.0**-126)  # of `quantize`, the smallest float16 above 0 and the smallest normal float32
 MAGNITUDE, INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)  # of a float32's bits: all but its sign, and where finite ones end
 NORMAL, OVERFLOW = np.int32(113 << 23), np.int32(0x477FF000)  # 2^-14 and 65,520: where float16 has its full fraction, and where it is infinite
 

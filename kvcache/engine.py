@@ -32,6 +32,7 @@ from .models import LoadedModel
 from .step import wants_compiled
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
+LEAST_TEMPERATURE = 1e-6  # below, it is 0
 
 
 # ---------------------------------------------------------------------------------------------------------- sampling
@@ -55,7 +56,7 @@ class Sampling:
     def check(self) -> Sampling:
         """The same with every value in its own type. Raises ValueError naming the value and what would work."""
         return Sampling(
-            temperature=_number("temperature", self.temperature, 0.0, 100.0),
+            temperature=_drawn(_number("temperature", self.temperature, 0.0, 100.0)),
             top_p=_number("top_p", self.top_p, 0.0, 1.0, above=True),
             top_k=_whole("top_k", self.top_k, 0, 1_000_000),
             min_p=_number("min_p", self.min_p, 0.0, 1.0),
@@ -65,10 +66,15 @@ class Sampling:
         )
 
 
+def _drawn(temperature: float) -> float:
+    """0 for one so low that logits divided by it are infinite: it would pick the likeliest token anyway."""
+    return temperature if temperature >= LEAST_TEMPERATURE else 0.0
+
+
 def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (low < number if above else low <= number) or not number <= high:
         start = "above" if above else "from"

@@ -46,6 +46,9 @@ def generate(
     keyword = cache_keyword(model)
     if kwargs.get(keyword) is not None:
         raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {keyword}; model.generate takes a cache of yours")
+    if kwargs.get("use_cache") is False:
+        raise ValueError(f"generate was given use_cache=False and also cache_implementation={cache_implementation!r}; leave use_cache out, or call model.generate(use_cache=False)")
+    kwargs["use_cache"] = True  # whatever the model's own settings say: without, each step would give the cache all tokens again
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
     if wants_compiled(cache):
         raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
@@ -94,6 +97,9 @@ def make_cache(
 
 def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> QuantizedCache:
     """A quantised cache from what 4.48's config object holds, its axes as numbers too, and what our class takes beside."""
+    reason = offer.unavailable() or offer.fits(model)
+    if reason:
+        raise ValueError(f"{offer.name}: {reason}")
     backend = offer.name if offer.name in NBITS else settings.get("backend", offer.defaults().get("backend"))
     if str(settings.get("backend", backend)).lower() != str(backend).lower():
         raise ValueError(f"cache_config is for the backend {settings['backend']!r} and cache_implementation is {offer.name!r}")

@@ -205,11 +205,12 @@ def _uniform(grouped: torch.Tensor, nbits: int, middle: float) -> tuple[torch.Te
 
 
 def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nbits: int) -> torch.Tensor:
-    steps = (grouped - minimum).div_(scale.clamp_min(torch.finfo(torch.float16).tiny))
+    steps = (grouped - minimum).div_(scale.clamp_min(TINY16))
     return steps.round_().clamp_(0, 2**nbits - 1).to(torch.uint8)
 
 
 FITS, TINY = 2, 1e-12  # more fits change the error by no more than 2 %
+TINY16 = 2.0**-24  # the smallest float16 above 0: beside a channel a hundred times as loud, scales of eight bits are below the smallest normal one
 FITTED_NBITS = 2
 # What the compiled loops know: by quantiser, the middle of a range that levels begin over and the power of a deviation that weighs in a fit.
 LEVELS = {native: (1.0, 0), native_keys: (1.0, 3), native_values: (0.7, 0)}

@@ -305,6 +305,23 @@ def test_regenerate_says_the_same_again_when_greedy_and_feeds_one_token():
     assert done.stats.computed == 1  # everything is cached, and a forward needs a token
 
 
+def test_a_seed_that_was_typed_since_is_the_one_that_is_used():
+    drawn = Sampling(temperature=1.5, seed=0, max_new_tokens=12)
+    conversation, other = chat(sampling=drawn), chat(sampling=Sampling(temperature=1.5, seed=42, max_new_tokens=12))
+    for each in (conversation, other):
+        say(each, "Hello")
+    conversation.sampling = other.sampling
+    list(conversation.regenerate())
+    assert conversation.messages == other.messages and conversation._turns[-1].seed == 42
+    list(conversation.regenerate())
+    assert conversation._turns[-1].seed == 43
+    greedy = chat()
+    say(greedy, "Hello")
+    greedy.sampling = drawn
+    list(greedy.regenerate())
+    assert greedy._turns[-1].seed == 0
+
+
 def test_regenerate_draws_anew_with_another_seed_each_time_and_the_same_settings():
     conversation = chat(sampling=Sampling(temperature=1.5, seed=4, max_new_tokens=12))
     replies = []
@@ -428,6 +445,22 @@ def test_a_megabyte_is_refused_by_its_characters_before_it_is_tokenised(monkeypa
         conversation.send("x" * 1_000_000)
     with pytest.raises(ConversationError, match="1,000,000 characters, and 400,000 is the most"):
         chat(cache_name="sink").send("x" * 1_000_000)
+
+
+def test_a_system_prompt_is_refused_as_a_message_is():
+    with pytest.raises(ConversationError, match="system prompt has 1,000,000 characters, and 400,000 is the most"):
+        chat(cache_name="sink", system="x" * 1_000_000).send("Hi")
+    with pytest.raises(ConversationError, match="system prompt has 1,000,000 characters, at least .* tokens"):
+        chat(system="x" * 1_000_000).send("Hi")
+
+
+@pytest.mark.parametrize("options,text", [({}, "half \ud83d an emoji"), ({"system": "half \ud83d an emoji"}, "Hi")])
+def test_half_a_character_is_refused_by_a_sentence_and_the_conversation_goes_on(options, text):
+    conversation = chat(**options)
+    with pytest.raises(ConversationError, match="half a character"):
+        conversation.send(text)
+    conversation.system = ""
+    assert say(conversation, "Hi \U0001f600").reason == "length"
 
 
 def test_a_full_cache_ends_the_reply_and_keeps_it():

@@ -219,6 +219,7 @@ def test_more_new_tokens_than_fit_are_refused_before_any_is_fed():
     [
         ("temperature", -0.1),
         ("temperature", float("nan")),
+        ("temperature", 10**400),
         ("temperature", "warm"),
         ("top_p", 0),
         ("top_p", 1.1),
@@ -237,6 +238,7 @@ def test_sampling_out_of_range_is_refused_by_name_and_value(name, value):
 
 
 def test_sampling_from_a_form_comes_back_in_its_own_types():
+    assert Sampling(temperature=1e-40).check().temperature == 0.0  # logits divided by it would be infinite
     checked = Sampling(temperature=1, top_p="0.9", top_k=5.0, max_new_tokens="7").check()
     assert checked == Sampling(temperature=1.0, top_p=0.9, top_k=5, max_new_tokens=7)
     assert isinstance(checked.top_k, int) and isinstance(checked.temperature, float)

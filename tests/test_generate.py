@@ -19,6 +19,24 @@ GREEDY = dict(max_new_tokens=12, do_sample=False)
 OLD_NAMES = ("dynamic", "static", "offloaded", "offloaded_static", "quantized", "sliding_window", "hybrid", "mamba", "sink")
 
 
+def test_a_cache_by_name_beside_use_cache_false_is_refused_and_the_models_own_setting_gives_way():
+    """Without use_cache transformers gives the model all tokens again at every step, and a cache would hold them again and again."""
+    model, ids = copy.deepcopy(model_of("llama")), token_ids(1, 12)
+    plain = model.generate(ids, **GREEDY)
+    with pytest.raises(ValueError, match="use_cache=False and also cache_implementation='static'"):
+        generate(model, ids, cache_implementation="static", use_cache=False, **GREEDY)
+    model.generation_config.use_cache = False
+    for way in (generate, resilient_generate):
+        assert torch.equal(way(model, ids, **GREEDY), plain)
+
+
+@pytest.mark.parametrize("config", [None, {"nbits": 8}, {"compute_dtype": torch.float32}])
+def test_a_quantised_cache_with_settings_is_refused_where_one_without_is(config):
+    model = transformers.BertLMHeadModel(transformers.BertConfig(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96))
+    with pytest.raises(ValueError, match="quantized: .*encoder"):
+        generate(model, token_ids(1, 8), cache_implementation="quantized", cache_config=config, **GREEDY)
+
+
 def test_room_is_made_for_what_the_models_own_settings_ask_where_the_given_ones_say_nothing():
     model, ids = copy.deepcopy(model_of("llama")), token_ids(1, 12)
     model.generation_config.max_new_tokens = 40

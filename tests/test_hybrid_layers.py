@@ -84,7 +84,7 @@ def test_a_forward_that_does_not_fit_leaves_the_states_as_they_were(architecture
 
 @pytest.mark.parametrize("name", ["dynamic", "hybrid_mamba", "static"])
 @pytest.mark.parametrize("architecture", ["jamba", "qwen3_next", "falcon_h1"])
-def test_after_a_forward_that_was_refused_half_way_nothing_goes_on_but_from_the_start(architecture, name):
+def test_after_a_forward_that_was_refused_half_way_nothing_goes_on_but_from_the_start(architecture, name, tmp_path):
     """A recurrent layer takes any dtype; the attention behind it refuses the one of autocast, and by then the state has gone on."""
     model, ids = model_of(architecture), token_ids(2, 12)
     cache = kvcache.create(name, model)
@@ -94,6 +94,9 @@ def test_after_a_forward_that_was_refused_half_way_nothing_goes_on_but_from_the_
         kvcache.feed(model, ids[:, 10:11], cache)
     with pytest.raises(ValueError, match="refused after recurrent layers .* reset()"):
         kvcache.feed(model, ids[:, 10:11], cache)
+    with pytest.raises(ValueError, match="cannot be saved"):
+        cache.save(tmp_path / "cache")
+    assert type(cache).from_batch_splits([before, cache]).torn
     for going_on, start in ((before, 10), (cache, 0)):
         if not start:
             going_on.reset()

@@ -126,6 +126,20 @@ def test_skipped_layers_are_empty_and_can_be_filled_later():
     assert again[1] == (None, None) and torch.equal(again[2][1], cache[2][1])
 
 
+def test_layers_of_different_lengths_make_no_cache():
+    (keys, values), (more, others) = (torch.randn(2, 1, 2, tokens, 16) for tokens in (20, 12))
+    with pytest.raises(ValueError, match=r"different lengths: \[12, 20\] tokens"):
+        DynamicCache.from_legacy_cache(((keys, values), (more, others)))
+
+
+def test_caches_of_other_parameters_are_not_joined():
+    parts = [kvcache.create("quantized", model_of("llama"), nbits=nbits) for nbits in (2, 8)]
+    for part in parts:
+        logits_with_cache(model_of("llama"), token_ids(1, 10), part, [(0, 10)])
+    with pytest.raises(ValueError, match="splits have different parameters"):
+        type(parts[0]).from_batch_splits(parts)
+
+
 @pytest.mark.parametrize("name", suited("llama"))
 def test_rows_split_and_joined_again_go_on_as_if_nothing_had_happened(name):
     model, ids = model_of("llama"), token_ids(5, 40)

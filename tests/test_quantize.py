@@ -27,6 +27,20 @@ def test_the_low_nibble_is_the_first_half_of_the_head():
     assert pack(codes, 4).tolist() == [[1 | 3 << 4, 2 | 4 << 4]]
 
 
+@pytest.mark.parametrize("outlier", [100, 320, 1000, 3000])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_eight_bits_stay_eight_bits_beside_a_channel_that_is_much_louder(outlier, compiled, monkeypatch):
+    """The others' scales are float16 numbers below its smallest normal one then; codes made for another scale than the stored one lose all."""
+    if not compiled:
+        monkeypatch.setattr(quantize, "LOOPS", Loops("", lambda: None))
+    states = torch.randn(1, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    states[..., 0] = outlier
+    layer = QuantizedLayer("native", 8, 64, 0)
+    layer.update(states, states)
+    error = (layer.keys - states)[..., 1:].norm() / states[..., 1:].norm()
+    assert error < 0.007
+
+
 def slow_decode(block, nbits, axis, group):
     """Round every group by itself with plain loops; the block is already at most 1 in magnitude."""
     out = torch.empty_like(block)

@@ -619,6 +619,32 @@ def test_a_forgetful_cache_diverges_and_both_expectations_are_shown():
     assert parting["other"][0][0] == decode(other.ids[place["token"] - 1])
 
 
+def small_static(room, first):
+    caches = [("dynamic", {}), ("static", {"max_cache_len": room})]
+    comparison = Comparison(wanted_columns("tiny", "", {"max_new_tokens": 40}, caches if first == "dynamic" else caches[::-1]))
+    list(comparison.ask("Hello there"))
+    list(drift.measure(comparison))
+    return comparison
+
+
+def test_a_cache_that_gets_full_is_measured_as_far_as_it_reaches():
+    comparison = small_static(32, "dynamic")
+    dynamic, static = comparison.rows()
+    assert static["mean_kl"] is None or static["mean_kl"] < 1e-6
+    assert comparison.full == {1} and not comparison.broken and len(comparison.columns[0].kl) == 40 == len(comparison.columns[0].turns[0].ids)
+    assert comparison.columns[1].turns[0].reason == "capacity"
+
+
+@pytest.mark.parametrize("first", ["dynamic", "static"])
+def test_what_is_said_of_the_parting_agrees_with_the_table_where_one_reply_ends_before_the_other(first):
+    comparison = small_static(32, first)
+    place, parting = comparison.rows()[1]["diverges_at"], comparison.parting
+    assert (place is None) == (parting is None)
+    if place:
+        assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
+        assert "only Dynamic goes on there" in compare_view.divergence_html(parting)
+
+
 def test_the_diverging_text_is_marked():
     comparison = compared(WORDS * 8, "and then", max_new_tokens=20)
     assert "<mark" in compare_view.thread_html(comparison, comparison.columns[1])

@@ -72,9 +72,9 @@ def require_ready(model: str, session: Session) -> None:
 
 def settings_from(model: str, cache: str, parameters: dict | None, system: str, **sampling) -> Settings:
     for name, value in {"model": model, "cache": cache, "system": system}.items():
-        require(name, value or "", str, "a text")
-    require("parameters", parameters or {}, dict, 'a dictionary such as {"window_length": 128}')
-    return Settings(model or models.DEFAULT, cache, parameters or {}, system, sampling)
+        require(name, "" if value is None else value, str, "a text")
+    require("parameters", {} if parameters is None else parameters, dict, 'a dictionary such as {"window_length": 128}')
+    return Settings(model or models.DEFAULT, cache, parameters or {}, system or "", sampling)
 
 
 def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:

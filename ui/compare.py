@@ -92,6 +92,7 @@ class Comparison:
         self._number_twins()
         self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
         self.forced = 0  # tokens they have seen
+        self.full: set[int] = set()  # columns whose second cache has no room for more of it: nothing is measured of them any more
         self.heard: list[int] = []  # what their encoder has read
         self.parting: dict[str, Any] | None = None  # where a column first differed, and what both expected there
 

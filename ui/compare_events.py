@@ -97,7 +97,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
             if comparison.ended_early:
                 break
     except Exception as error:
-        session.comparison = None
+        session.comparison, session.lost_comparison = None, True
         yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
     finally:
         session.busy = False

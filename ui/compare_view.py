@@ -108,9 +108,11 @@ def divergence_html(parting: dict[str, Any] | None) -> str:
     """The likeliest next tokens of both caches where they first part. parting: see `drift.measure`."""
     if parting is None:
         return '<p class="kv-quiet">No reply differs from the first cache\'s.</p>'
+    where = f"{parting['label']}, turn {parting['turn']}, token {parting['token']}"
+    if not parting["first"]:
+        return f'<p class="kv-quiet">{escape(where)}: only {escape(parting["goes_on"])} goes on there.</p>'
     sides = "".join(_side_html(label, tokens, n) for label, tokens, n in (
         (parting["first_label"], parting["first"], 0), (parting["label"], parting["other"], parting["column"])))
-    where = f"{parting['label']}, turn {parting['turn']}, token {parting['token']}"
     return f'<p class="kv-quiet">{escape(where)}: after the same text, the likeliest next tokens are</p><div class="kv-sides">{sides}</div>'
 
 

@@ -6,13 +6,13 @@ at each token gives the mean KL divergence, and, where a reply first differs, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from kvcache import catalog
-from kvcache.engine import hear
+from kvcache.engine import hear, room_left
 from kvcache.measure import kl_divergence, teacher_forced
 
 from .compare import Comparison
@@ -25,7 +25,7 @@ def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iter
     """Measure the last turn; yields the fraction done. Sets `kl` of every column and, at the first parting, `parting`."""
     turn = comparison.columns[0].turns[-1]
     if not comparison.shadows or turn.heard_ids != comparison.heard:
-        comparison.forced, comparison.heard = 0, turn.heard_ids
+        comparison.forced, comparison.heard, comparison.full = 0, turn.heard_ids, set()
         comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
     prompt_end = len(turn.all_ids) - len(turn.ids)
     prompt, seen = turn.all_ids[comparison.forced:prompt_end], comparison.forced
@@ -38,6 +38,8 @@ def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iter
         prompt, seen = part[-1:], prompt_end + start + len(part) - 1
         yield (start + len(part)) / len(turn.ids)
     comparison.forced = seen
+    if comparison.parting is None:
+        comparison.parting = _ending(comparison)
 
 
 def _fresh_cache(comparison: Comparison, n: int) -> Any:
@@ -49,18 +51,23 @@ def _fresh_cache(comparison: Comparison, n: int) -> Any:
 
 
 def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence[int], seen_ids: Sequence[int], start: int) -> None:
-    tables = [teacher_forced(comparison.loaded, cache, prompt, part, seen_ids) for cache in comparison.shadows]  # each [T, V]
-    for column, table in zip(comparison.columns, tables):
-        column.kl += kl_divergence(tables[0], table).tolist()
+    """Feed every second cache that has room. A smaller one than the first column's is measured as far as it reaches."""
+    needed = len(prompt) + len(part) - 1
+    comparison.full |= {n for n, cache in enumerate(comparison.shadows) if room_left(comparison.loaded, cache, len(seen_ids))[0] < needed}
+    if 0 in comparison.full:
+        return
+    tables = {n: teacher_forced(comparison.loaded, cache, prompt, part, seen_ids) for n, cache in enumerate(comparison.shadows) if n not in comparison.full}  # each [T, V]
+    for n, table in tables.items():
+        comparison.columns[n].kl += kl_divergence(tables[0], table).tolist()
     if comparison.parting is None:
         comparison.parting = _parting(comparison, tables, start)
 
 
-def _parting(comparison: Comparison, tables: Sequence[torch.Tensor], start: int) -> dict[str, Any] | None:
+def _parting(comparison: Comparison, tables: Mapping[int, torch.Tensor], start: int) -> dict[str, Any] | None:
     """The earliest difference from the first column, if it lies in this slice of the last turn."""
     last = len(comparison.users) - 1
     places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
-    here = [(place[1] - start, n) for place, n in places if place and place[0] == last and 0 <= place[1] - start < len(tables[0])]
+    here = [(place[1] - start, n) for place, n in places if n in tables and place and place[0] == last and 0 <= place[1] - start < len(tables[0])]
     if not here:
         return None
     at, n = min(here)
@@ -69,6 +76,18 @@ def _parting(comparison: Comparison, tables: Sequence[torch.Tensor], start: int)
         "column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": last + 1, "token": start + at + 1,
         "first": likeliest(tokenizer, tables[0][at]), "other": likeliest(tokenizer, tables[n][at]),
     }
+
+
+def _ending(comparison: Comparison) -> dict[str, Any] | None:
+    """The earliest difference of the last turn where nothing was measured: one reply ends there, or a cache is full. No tokens, but which of the two goes on."""
+    last, columns = len(comparison.users) - 1, comparison.columns
+    places = [(comparison.divergence(column), n) for n, column in enumerate(columns)]
+    here = [(place[1], n) for place, n in places if place and place[0] == last]
+    if not here:
+        return None
+    at, n = min(here)
+    goes_on = columns[n if len(columns[n].turns[-1].ids) > at else 0].label
+    return {"column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": last + 1, "token": at + 1, "first": [], "other": [], "goes_on": goes_on}
 
 
 def likeliest(tokenizer: Any, log_probabilities: torch.Tensor) -> list[tuple[str, float]]:
