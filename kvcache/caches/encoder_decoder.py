@@ -73,6 +73,11 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         return getattr(self.self_attention_cache, "takes_left_padding", True)
 
     @property
+    def torn(self) -> bool:
+        """Was a forward refused when recurrent layers of the decoder had taken its tokens?"""
+        return getattr(self.self_attention_cache, "torn", False)
+
+    @property
     def tokens_seen(self) -> int:
         """Tokens of the decoder's own seen."""
         return int(self.self_attention_cache.get_seq_length())
