@@ -52,13 +52,18 @@ def _fresh_cache(comparison: Comparison, n: int) -> Any:
 
 def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence[int], seen_ids: Sequence[int], start: int) -> None:
     """Feed every second cache that has room. A smaller one than the first column's is measured as far as it reaches."""
-    needed = len(prompt) + len(part) - 1
-    comparison.full |= {n for n, cache in enumerate(comparison.shadows) if room_left(comparison.loaded, cache, len(seen_ids))[0] < needed}
-    if 0 in comparison.full:
+    tables: dict[int, torch.Tensor] = {}  # each [T, V]
+    for n, cache in enumerate(comparison.shadows):
+        fits = min(len(part), room_left(comparison.loaded, cache, len(seen_ids))[0] - len(prompt) + 1)
+        if n not in comparison.full and fits > 0:
+            tables[n] = teacher_forced(comparison.loaded, cache, prompt, part[:int(fits)], seen_ids)
+        if fits < len(part):
+            comparison.full.add(n)
+    if 0 not in tables:
         return
-    tables = {n: teacher_forced(comparison.loaded, cache, prompt, part, seen_ids) for n, cache in enumerate(comparison.shadows) if n not in comparison.full}  # each [T, V]
     for n, table in tables.items():
-        comparison.columns[n].kl += kl_divergence(tables[0], table).tolist()
+        measured = min(len(table), len(tables[0]))
+        comparison.columns[n].kl += kl_divergence(tables[0][:measured], table[:measured]).tolist()
     if comparison.parting is None:
         comparison.parting = _parting(comparison, tables, start)
 
@@ -67,7 +72,7 @@ def _parting(comparison: Comparison, tables: Mapping[int, torch.Tensor], start: 
     """The earliest difference from the first column, if it lies in this slice of the last turn."""
     last = len(comparison.users) - 1
     places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
-    here = [(place[1] - start, n) for place, n in places if n in tables and place and place[0] == last and 0 <= place[1] - start < len(tables[0])]
+    here = [(place[1] - start, n) for place, n in places if n in tables and place and place[0] == last and 0 <= place[1] - start < min(len(tables[0]), len(tables[n]))]
     if not here:
         return None
     at, n = min(here)
