@@ -91,13 +91,14 @@ class Cache(transformers.Cache):
         Layers may come in any order, and be skipped. `cache_kwargs`, all optional: "cache_position" [n] must say where
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
+        self._check_rows(key_states, value_states, layer_idx)
+        if cache_kwargs is not None:
+            self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
         try:
-            self._check_rows(key_states, value_states, layer_idx)
             if cache_kwargs is None and layer_idx < len(self.layers):  # the usual case, which is to cost little
                 return self.layers[layer_idx].update(key_states, value_states, **kwargs)
             if cache_kwargs is None:
                 return super().update(key_states, value_states, layer_idx, **kwargs)
-            self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
             return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
         except ValueError:
             self.torn = self.torn or went_ahead(self.layers, layer_idx)

@@ -293,13 +293,12 @@ class Conversation:
         self._check_ready()
         if not isinstance(text, str) or not text.strip():
             raise ConversationError("The message is empty: write something.")
-        self._check_size("message", text)
-        self._check_size("system prompt", self.system or "")
+        self._check_text("message", text, self._limit() if chats(self.loaded) else self._source_limit())
         return text
 
-    def _check_size(self, name: str, text: str) -> None:
-        """Raise ConversationError for a text that is too long by its characters alone, before it is tokenised, or is no text."""
-        limit, what, advice = self._limit() if chats(self.loaded) and (name == "message" or not self.loaded.is_encoder_decoder) else self._source_limit()
+    def _check_text(self, name: str, text: str, limit_of_tokens: tuple[int | None, str, str]) -> None:
+        """Raise ConversationError for what is too long by its characters alone, before it is tokenised, or has half a character."""
+        limit, what, advice = limit_of_tokens
         least = len(text) // longest_token(self.loaded.tokenizer)
         if limit is not None and least > limit:
             raise ConversationError(
@@ -331,6 +330,7 @@ class Conversation:
 
     def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
         self._check_ready()
+        self._check_text("system prompt", self.system or "", self._source_limit() if self.loaded.is_encoder_decoder else self._limit())
         try:
             sampling = sampling.check()
         except ValueError as error:

@@ -97,9 +97,7 @@ def make_cache(
 
 def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> QuantizedCache:
     """A quantised cache from what 4.48's config object holds, its axes as numbers too, and what our class takes beside."""
-    reason = offer.unavailable() or offer.fits(model)
-    if reason:
-        raise ValueError(f"{offer.name}: {reason}")
+    _refuse_misfit(offer, model)
     backend = offer.name if offer.name in NBITS else settings.get("backend", offer.defaults().get("backend"))
     if str(settings.get("backend", backend)).lower() != str(backend).lower():
         raise ValueError(f"cache_config is for the backend {settings['backend']!r} and cache_implementation is {offer.name!r}")
@@ -114,14 +112,17 @@ def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict
 def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:
     takes = [name for name in inspect.signature(offer.cache_class).parameters if name not in ("config", "cache_config")]
     unknown = [name for name in settings if name not in takes]
-    reason = offer.unavailable() or offer.fits(model)
     if unknown:
         raise ValueError(f"{offer.name} has no parameter {', '.join(map(repr, unknown))}; it takes {', '.join(takes) or 'no parameters'}")
-    if reason:
-        raise ValueError(f"{offer.name}: {reason}")
+    _refuse_misfit(offer, model)
     cache = offer.cache_class(config=decoder_config(model), **settings)
     offer.verify(model, cache)
     return cache
+
+
+def _refuse_misfit(offer: Entry, model: transformers.PreTrainedModel) -> None:
+    if reason := offer.unavailable() or offer.fits(model):
+        raise ValueError(f"{offer.name}: {reason}")
 
 
 def cache_keyword(model: transformers.PreTrainedModel) -> str:

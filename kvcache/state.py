@@ -320,8 +320,8 @@ def refuse_jump(layers: list, query_length: int) -> None:
 
 def went_ahead(layers: list, layer_idx: int) -> bool:
     """Have recurrent layers taken tokens that the attention layer `layer_idx` has not? Layers with both at once keep one count: those before it and itself may have."""
-    seen = layers[layer_idx].seen if 0 <= layer_idx < len(layers) and isinstance(layers[layer_idx], Stored) else None
-    ahead = any(isinstance(layer, StateLayer) and seen is not None and layer.seen > seen for layer in layers)
+    seen = getattr(layers[layer_idx], "seen", None) if layer_idx < len(layers) else None
+    ahead = seen is not None and any(isinstance(layer, StateLayer) and layer.seen > seen for layer in layers)
     return ahead or any(isinstance(layer, States) and not isinstance(layer, StateLayer) and layer.crop_floor for layer in layers[: layer_idx + 1])
 
 
@@ -357,7 +357,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     seen = (counted or 0) if attention_mask is None else attention_mask.shape[1] - total
     layers = getattr(cache, "self_attention_cache", cache).layers
     states = [layer for layer in layers if isinstance(layer, States)]
-    if states and attention_mask is not None and not bool((attention_mask.bool().cumsum(-1).bool() == attention_mask.bool()).all()):
+    if states and attention_mask is not None and bool((attention_mask[:, 1:] < attention_mask[:, :-1]).any()):
         raise ValueError(f"{side}attention_mask {tuple(attention_mask.shape)} leaves out tokens behind others; a recurrent state can only do without those before a row's first")
     if has_attention and counted is not None and seen != counted:
         raise ValueError(

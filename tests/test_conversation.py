@@ -450,8 +450,12 @@ def test_a_megabyte_is_refused_by_its_characters_before_it_is_tokenised(monkeypa
 def test_a_system_prompt_is_refused_as_a_message_is():
     with pytest.raises(ConversationError, match="system prompt has 1,000,000 characters, and 400,000 is the most"):
         chat(cache_name="sink", system="x" * 1_000_000).send("Hi")
-    with pytest.raises(ConversationError, match="system prompt has 1,000,000 characters, at least .* tokens"):
-        chat(system="x" * 1_000_000).send("Hi")
+    conversation = chat()
+    say(conversation, "Hi")
+    conversation.system = "x" * 1_000_000
+    for again in (lambda: conversation.send("Hi"), conversation.regenerate):
+        with pytest.raises(ConversationError, match="system prompt has 1,000,000 characters, at least .* tokens"):
+            again()
 
 
 @pytest.mark.parametrize("options,text", [({}, "half \ud83d an emoji"), ({"system": "half \ud83d an emoji"}, "Hi")])

@@ -640,10 +640,9 @@ def test_a_cache_that_gets_full_is_measured_as_far_as_it_reaches():
 def test_what_is_said_of_the_parting_agrees_with_the_table_where_one_reply_ends_before_the_other(first):
     comparison = small_static(32, first)
     place, parting = comparison.rows()[1]["diverges_at"], comparison.parting
-    assert (place is None) == (parting is None)
-    if place:
-        assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
-        assert "only Dynamic goes on there" in compare_view.divergence_html(parting)
+    assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
+    assert "only Dynamic goes on there" in compare_view.divergence_html(parting)
+    assert "was not measured" in compare_view.divergence_html(parting | {"goes_on": ["Dynamic", "Static 32"]})
 
 
 def test_the_diverging_text_is_marked():

@@ -110,7 +110,9 @@ def divergence_html(parting: dict[str, Any] | None) -> str:
         return '<p class="kv-quiet">No reply differs from the first cache\'s.</p>'
     where = f"{parting['label']}, turn {parting['turn']}, token {parting['token']}"
     if not parting["first"]:
-        return f'<p class="kv-quiet">{escape(where)}: only {escape(parting["goes_on"])} goes on there.</p>'
+        one_ended = len(parting["goes_on"]) == 1
+        words = f"only {parting['goes_on'][0]} goes on there" if one_ended else "they differ, but its cache has no room for the first one's text, so what it expects there was not measured"
+        return f'<p class="kv-quiet">{escape(where)}: {escape(words)}.</p>'
     sides = "".join(_side_html(label, tokens, n) for label, tokens, n in (
         (parting["first_label"], parting["first"], 0), (parting["label"], parting["other"], parting["column"])))
     return f'<p class="kv-quiet">{escape(where)}: after the same text, the likeliest next tokens are</p><div class="kv-sides">{sides}</div>'

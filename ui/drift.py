@@ -68,31 +68,35 @@ def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence
         comparison.parting = _parting(comparison, tables, start)
 
 
-def _parting(comparison: Comparison, tables: Mapping[int, torch.Tensor], start: int) -> dict[str, Any] | None:
-    """The earliest difference from the first column, if it lies in this slice of the last turn."""
-    last = len(comparison.users) - 1
+def _differences(comparison: Comparison) -> list[tuple[int, int]]:
+    """(token, column), both from 0, of each reply of the last turn in which its column first differs from the first one's."""
     places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
-    here = [(place[1] - start, n) for place, n in places if n in tables and place and place[0] == last and 0 <= place[1] - start < min(len(tables[0]), len(tables[n]))]
+    return [(place[1], n) for place, n in places if place and place[0] == len(comparison.users) - 1]
+
+
+def _parting(comparison: Comparison, tables: Mapping[int, torch.Tensor], start: int) -> dict[str, Any] | None:
+    """The earliest difference from the first column, if it lies in this slice of the last turn and was measured."""
+    here = [(at, n) for at, n in _differences(comparison) if n in tables and 0 <= at - start < min(len(tables[0]), len(tables[n]))]
     if not here:
         return None
     at, n = min(here)
-    columns, tokenizer = comparison.columns, comparison.loaded.tokenizer
-    return {
-        "column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": last + 1, "token": start + at + 1,
-        "first": likeliest(tokenizer, tables[0][at]), "other": likeliest(tokenizer, tables[n][at]),
-    }
+    tokenizer = comparison.loaded.tokenizer
+    return _described(comparison, at, n) | {"first": likeliest(tokenizer, tables[0][at - start]), "other": likeliest(tokenizer, tables[n][at - start])}
 
 
 def _ending(comparison: Comparison) -> dict[str, Any] | None:
-    """The earliest difference of the last turn where nothing was measured: one reply ends there, or a cache is full. No tokens, but which of the two goes on."""
-    last, columns = len(comparison.users) - 1, comparison.columns
-    places = [(comparison.divergence(column), n) for n, column in enumerate(columns)]
-    here = [(place[1], n) for place, n in places if place and place[0] == last]
-    if not here:
+    """The earliest difference of the last turn where nothing could be measured: one of the replies has ended there, or a second cache is full."""
+    found = _differences(comparison)
+    if not found:
         return None
-    at, n = min(here)
-    goes_on = columns[n if len(columns[n].turns[-1].ids) > at else 0].label
-    return {"column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": last + 1, "token": at + 1, "first": [], "other": [], "goes_on": goes_on}
+    at, n = min(found)
+    going_on = [column.label for column in (comparison.columns[0], comparison.columns[n]) if len(column.turns[-1].ids) > at]
+    return _described(comparison, at, n) | {"first": [], "other": [], "goes_on": going_on}
+
+
+def _described(comparison: Comparison, at: int, n: int) -> dict[str, Any]:
+    columns = comparison.columns
+    return {"column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": len(comparison.users), "token": at + 1}
 
 
 def likeliest(tokenizer: Any, log_probabilities: torch.Tensor) -> list[tuple[str, float]]:
