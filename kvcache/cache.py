@@ -28,7 +28,8 @@ from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .whole import whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -40,6 +41,8 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     types, kwargs = get_layer_types_and_kwargs(config)
     table = {**state_layers(config, table), **table}
     layers = [table[t](**k) if t in table else native[t](**native_kwargs, **k) for t, k in zip(types, kwargs)]
+    for index in getattr(config, "cross_attention_layers", None) or ():
+        layers[index].skippable = True  # without a picture
     layers[-1].one_by_one = tokens_at_once(config, filled=True) == 1  # asked of the last one: once it has seen tokens, so have all
     return layers
 
@@ -103,6 +106,12 @@ class Cache(transformers.Cache):
         except ValueError:
             self.torn = self.torn or went_ahead(self.layers, layer_idx)
             raise
+
+    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
+        """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way."""
+        if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
+            refuse_halved(self.layers)
+        return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
 
     def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:
         ours, theirs = keys.shape, values.shape
@@ -200,7 +209,10 @@ class Cache(transformers.Cache):
             raise ValueError(f"a cache file says which model and parameters it is for: make the cache with kvcache.create({self.name!r}, model)")
         if self.torn:
             raise ValueError("this cache cannot be saved: a forward was refused after recurrent layers had taken its tokens; reset() it first")
+        refuse_halved(self.layers)
         self.settle()
+        if len(shape := torch.as_tensor(token_ids).shape) != 1:
+            raise ValueError(f"token_ids are those of one row, as a list or [n], got {tuple(shape)}")
         token_ids, seen = [int(token) for token in token_ids], self.tokens_seen
         if token_ids and len(token_ids) != seen:
             raise ValueError(f"token_ids has {len(token_ids)} ids and the cache has seen {seen} tokens")
@@ -226,8 +238,7 @@ class Cache(transformers.Cache):
 
     def batch_split(self, full_batch_size: int, split_size: int) -> list["Cache"]:
         """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
-        if split_size < 1:
-            raise ValueError(f"split_size must be at least 1, got {split_size}")
+        full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
         held = {rows for layer in self.layers if (rows := _row_count(layer)) is not None}
         if held - {full_batch_size}:
             raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {', '.join(map(str, sorted(held)))} rows")
@@ -254,20 +265,21 @@ class Cache(transformers.Cache):
         return joined
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for a BoolTensor of another length."""
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for a BoolTensor of another length, IndexError for rows that are not there."""
+        held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
         if indices.dtype == torch.bool:
-            held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
             if held and len(indices) != held:
                 raise ValueError(f"a BoolTensor over all rows has one place for each of the {held} that the cache holds, got {len(indices)}")
             indices = indices.nonzero().flatten()
+        if held and len(indices) and not -held <= int(indices.min()) <= int(indices.max()) < held:
+            raise IndexError(f"this cache holds {held} rows, asked for {indices.tolist()}")
         for layer in self.layers:
             _select_rows(layer, indices)
         self.shift = self.shift and self.shift.rows(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
-        if repeats < 1:
-            raise ValueError(f"repeats must be at least 1, got {repeats}")
+        repeats = whole_number("repeats", repeats, 1)
         for layer in self.layers:
             if _does(layer, "batch_repeat_interleave"):
                 layer.batch_repeat_interleave(repeats)
@@ -324,10 +336,12 @@ class Cache(transformers.Cache):
 
         Asked in every forward before any layer has changed, so forwards that would go wrong are refused here: raises
         ValueError for a jump that recurrent layers or the model's mask would get wrong, for more tokens than static layers have room for
-        beside recurrent ones, for padding that this cache cannot take, and after a forward that was refused half-way.
+        beside recurrent ones, for padding that this cache cannot take, and after a forward that was refused or died half-way.
         """
         if self.torn:
             raise ValueError(f"a forward was refused after recurrent layers of this {type(self).__name__} had taken its tokens: reset() it and feed all tokens again, or go on with a copy")
+        if not torch.compiler.is_compiling():
+            refuse_halved(self.layers, query_length, layer_idx)
         refuse_jump(self.layers, query_length)
         refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):

@@ -35,7 +35,7 @@ OTHERS: Mapping[str, Entry] = {name: each for name, each in _ALL.items() if not 
 
 def entry(name: str) -> Entry:
     """The entry called `name`; ValueError lists the names there are."""
-    if name not in ENTRIES and name not in OTHERS:
+    if name not in (*ENTRIES, *OTHERS):  # a list would not be hashed
         raise ValueError(f"no cache is called {name!r}; there are {', '.join([*ENTRIES, *OTHERS])}")
     return ENTRIES[name] if name in ENTRIES else OTHERS[name]
 

@@ -3,8 +3,8 @@
 import copy
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def listed(values) -> str:
 def check_backend(backend: str) -> str:
     """The backend's name in small letters. Raises ValueError listing the backends."""
     name = backend.lower() if isinstance(backend, str) else backend
-    if name not in NBITS:
+    if name not in tuple(NBITS):  # a list would not be hashed
         raise ValueError(f"backend must be one of {', '.join(NBITS)}, got {backend!r}")
     return name
 
@@ -49,7 +49,7 @@ def why_not_nbits(backend: str, nbits: int) -> str | None:
 
 def why_not_axis(backend: str, name: str, axis: int | str) -> str | None:
     """Why this backend cannot group along `axis`; None when it can."""
-    if not isinstance(axis, bool) and (axis in AXES[backend] or axis in AXIS_WORDS):
+    if not isinstance(axis, bool) and axis in (*AXES[backend], *AXIS_WORDS):
         return None
     meanings = [f"{value} (per {meaning})" for value, meaning in AXES[backend].items()]
     return f"{name} must be {listed(meanings)} for {backend}, or one of {', '.join(AXIS_WORDS)}; got {axis!r}"
@@ -68,13 +68,17 @@ class CacheConfig:
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "CacheConfig":
         """A config from `to_dict()` or JSON, `kwargs` taking precedence; of kwargs, names it does not know are left out.
 
-        Raises ValueError on a name in `config_dict` that this config does not have, and on wrong values.
+        Raises ValueError on a name in `config_dict` that this config does not have, on one that it lacks, and on wrong values.
         """
-        names = [known.name for known in fields(cls)]
+        names, config_dict = [known.name for known in fields(cls)], settings_of(config_dict)
         unknown = [name for name in config_dict if name not in names]
         if unknown:
             raise ValueError(f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it takes {', '.join(names)}")
-        return cls(**{**config_dict, **{name: value for name, value in kwargs.items() if name in names}})
+        given = {**config_dict, **{name: value for name, value in kwargs.items() if name in names}}
+        lacking = [known.name for known in fields(cls) if known.default is MISSING and known.name not in given]
+        if lacking:
+            raise ValueError(f"{cls.__name__} needs {' and '.join(lacking)}, got {', '.join(given) or 'nothing'}")
+        return cls(**given)
 
     def validate(self) -> None:
         """Raise ValueError, naming what would be right, if a field cannot be."""
@@ -167,10 +171,17 @@ def why_not(backend: str, config: QuantizedCacheConfig) -> str | None:
     return why_not_nbits(backend, config.nbits) or next(filter(None, reasons), None)
 
 
+def settings_of(config: "CacheConfig | Mapping[str, Any] | None") -> dict[str, Any]:
+    """The names and values in a cache_config. Raises ValueError for what is neither a config object nor a dict."""
+    if config is None or isinstance(config, (CacheConfig, Mapping)):
+        return dict(config or {})
+    raise ValueError(f"a cache's configuration is a dict of parameters or a config object such as QuantizedCacheConfig, got {config!r}")
+
+
 def dtype_named(dtype: torch.dtype | str) -> torch.dtype:
     """A floating dtype from itself or its name, "float16" or "torch.float16". Raises ValueError."""
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if found not in (torch.float16, torch.bfloat16, torch.float32):
+    if not isinstance(found, torch.dtype) or found not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(f"compute_dtype must be float16, bfloat16 or float32, got {dtype!r}")
     return found
 

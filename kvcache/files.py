@@ -37,8 +37,12 @@ class CacheFile:
 
 
 def write(path: str | os.PathLike, header: Mapping, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a cache file at once or not at all: an existing file is replaced only by a complete one."""
+    """Write a cache file at once or not at all: an existing file is replaced only by a complete one. Raises FileNotFoundError without a folder to write into."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; a cache is written to a file")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "versions": versions(), **header}
     text = json.dumps({**header, "digest": digest(header, tensors)})

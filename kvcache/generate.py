@@ -17,7 +17,7 @@ from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
 from .caches.quantized import QuantizedCache
 from .catalog import create, entry
-from .configs import NBITS, CacheConfig, QuantizedCacheConfig
+from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
 from .step import wants_compiled
@@ -83,7 +83,7 @@ def make_cache(
     Beyond the catalog's parameters `cache_config` may hold whatever the class itself takes, such as compute_dtype.
     Raises ValueError, with the reason and what would do.
     """
-    offer, settings = entry(name), dict(cache_config or {})
+    offer, settings = entry(name), settings_of(cache_config)
     meant = settings.pop("cache_implementation", None) or name
     if meant != name and not issubclass(offer.cache_class, entry(meant).cache_class):
         raise ValueError(f"cache_config is for {meant!r} and cache_implementation is {name!r}")

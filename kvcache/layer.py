@@ -214,6 +214,7 @@ class Stored:
     stores: ClassVar[dict[str, str]] = {}
     is_initialized = False
     seen = 0
+    skippable = False  # do some forwards rightly pass this layer's count by?
 
     def buffers(self) -> dict[str, Buffer]:
         return {name: getattr(self, name) for name in self.stores}

@@ -13,9 +13,11 @@ from .pictures import Shift
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
 
-    Raises CacheFileError on a damaged file and on one that another model has filled. How single tokens are
+    Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model. How single tokens are
     decoded changes nothing that is held: a cache of decode="compiled" opens as "eager" where nothing can be compiled.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"a cache file is opened for the model that filled it, got {type(model).__name__}")
     file = read(path)
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):

@@ -27,6 +27,7 @@ CARRIES = frozenset(
         "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2", "zaya",
     }
 )  # fmt: skip
+UNCOUNTED = frozenset({"bailing_hybrid", "kimi_linear"})  # whose recurrent layers take single tokens without a word to the cache
 NOWHERE_TO_GO_BACK = 1 << 62  # the crop floor of a recurrent state: above every length
 GONE = "a recurrent state cannot go back to an earlier token; reset() and feed the tokens again, or keep a copy"
 
@@ -290,7 +291,9 @@ def state_layers(config: PreTrainedConfig, table: Mapping[str, Callable]) -> dic
         return lambda number_of_states=1, **kwargs: with_states(attention(**kwargs), number_of_states, carries)
 
     def alone(number_of_states: int = 1, **kwargs) -> StateLayer:
-        return StateLayer(number_of_states, carries)
+        layer = StateLayer(number_of_states, carries)
+        layer.skippable = config.model_type in UNCOUNTED
+        return layer
 
     hybrids = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
     ours = {name: beside(table[attention]) for name, attention in hybrids.items() if attention in table}
@@ -316,6 +319,25 @@ def refuse_jump(layers: list, query_length: int) -> None:
     if all(layer.seen if isinstance(layer, Layer) else any(layer.has_previous_state.values()) for layer in states):
         for layer in states:
             layer.refuse_jump(query_length, filled=True)
+
+
+def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> None:
+    """Raise ValueError before a forward on layers that the one before left with different numbers of tokens, as an error or an interruption does.
+
+    Layers take a forward's tokens in turn, so the first and the last tell.
+    Inkling's, which keep states beside keys, ask within a forward too: then those before this one are `query_length` tokens ahead of it and of the last.
+    """
+    counted = [layer for layer in layers if isinstance(layer, Stored) and not layer.skippable]
+    if not counted or counted[0].seen <= counted[-1].seen:
+        return
+    first, last = counted[0].seen, counted[-1].seen
+    asking = layers[layer_idx] if layer_idx < len(layers) else None
+    if layer_idx and isinstance(asking, States) and asking.seen == last == first - query_length:
+        return
+    repair = "reset() it and feed all tokens again"
+    if 0 < last < first and all(layer.crop_floor <= last for layer in counted):
+        repair = f"crop({last}) takes back what it left"
+    raise ValueError(f"a forward ended half-way on this cache: the first layer has seen {first} tokens and the last {last}; {repair}")
 
 
 def went_ahead(layers: list, layer_idx: int) -> bool:
@@ -344,6 +366,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     cover what the cache has seen, too, as does `attention_mask` [B, seen + T]. To a model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
     `encoder_outputs` are the encoder's, which a filled cache goes on attending to as it read them first: another length is refused, another text of that length is not noticed.
     """
+    if input_ids.dim() != 2 or not input_ids.shape[1]:
+        raise ValueError(f"input_ids {tuple(input_ids.shape)} must be [rows, tokens], with at least one token to feed")
     accepted, side = inspect.signature(model.forward).parameters, ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
@@ -351,8 +375,6 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     has_attention = "past_key_values" in accepted or "cache_params" not in accepted  # a wrapper's forward names neither, and hands on
     kwargs["past_key_values" if has_attention else "cache_params"] = cache
     total = input_ids.shape[1]
-    if not total:
-        raise ValueError(f"input_ids {tuple(input_ids.shape)} have no tokens to feed")
     counted = _seen(cache)
     seen = (counted or 0) if attention_mask is None else attention_mask.shape[1] - total
     layers = getattr(cache, "self_attention_cache", cache).layers

@@ -448,7 +448,7 @@ def test_a_cache_goes_to_another_process_and_back(name):
 
 
 def test_nothing_to_feed_is_said_to_be_nothing():
-    with pytest.raises(ValueError, match=r"input_ids \(1, 0\) have no tokens to feed"):
+    with pytest.raises(ValueError, match=r"input_ids \(1, 0\) must be \[rows, tokens\]"):
         kvcache.feed(model_of("llama"), torch.zeros(1, 0, dtype=torch.long), kvcache.create("dynamic", model_of("llama")))
 
 

@@ -8,6 +8,7 @@ from architectures import logits_with_cache, logits_without_cache, model_of, tok
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kvcache
 from kvcache import CacheConfig, HQQQuantizedCache, QuantizedCache, QuantizedCacheConfig, QuantoQuantizedCache, StaticCacheConfig
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)  # fp32 sums in another order
@@ -194,3 +195,18 @@ def test_any_group_size_is_held(axis, group):
     assert layer.quantized == 2 * group and (layer.keys - keys).norm() < 0.02 * keys.norm()
     cache.crop(group + group // 2)
     assert layer.keys.shape[2] == group + group // 2
+
+
+@pytest.mark.parametrize("make,message", [
+    (lambda: QuantizedCacheConfig(axis_key=[0]), r"axis_key must be .*got \[0\]"),
+    (lambda: QuantizedCacheConfig(backend=["quanto"]), r"backend must be one of native, hqq, quanto, got \['quanto'\]"),
+    (lambda: QuantizedCacheConfig(compute_dtype=["float16"]), "compute_dtype must be float16"),
+    (lambda: StaticCacheConfig.from_dict({"batch_size": 1}), "StaticCacheConfig needs max_cache_len, got batch_size"),
+    (lambda: QuantizedCacheConfig.from_dict(5), "a dict of parameters or a config object .* got 5"),
+    (lambda: kvcache.generate(model_of("llama"), token_ids(1, 4), cache_implementation="quantized", cache_config="x"), "a dict of parameters or a config object .* got 'x'"),
+    (lambda: kvcache.create(["dynamic"], model_of("llama")), r"no cache is called \['dynamic'\]; there are dynamic, "),
+])  # fmt: skip
+def test_what_is_of_another_type_altogether_is_named_too(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+    assert QuantizedCacheConfig.from_dict(None) == QuantizedCacheConfig()

@@ -13,7 +13,7 @@ import transformers
 
 import kvcache
 from kvcache.architecture import RECURRENT_TYPES, counts_from_zero, decoder_config, layer_types, misfit
-from kvcache.state import CARRIES
+from kvcache.state import CARRIES, UNCOUNTED, StateLayer
 
 CACHES = {"dynamic": {}, "static": {"max_cache_len": 64}, "offloaded": {}, "quantized": {"residual_length": 64}, "sliding_window": {"window_length": 64}, "sink": {"window_length": 64}, "hybrid": {"max_cache_len": 64}, "mamba": {}, "hybrid_mamba": {}}
 KINDS = {"causal language models": "AutoModelForCausalLM", "pictures to text": "AutoModelForImageTextToText", "encoder-decoders": "AutoModelForSeq2SeqLM", "speech to text": "AutoModelForSpeechSeq2Seq"}
@@ -94,6 +94,18 @@ def test_the_kinds_that_carry_their_state_over_several_tokens_are_those_that_wer
             exact = model(IDS, use_cache=False).logits
             carrying |= {model_type} if (torch.cat(logits, dim=1) - exact).norm() < 1e-4 * exact.norm() else set()
     assert CARRIES <= carrying and not {"mamba", "falcon_mamba", "jamba"} & carrying
+
+
+@torch.no_grad()
+def test_recurrent_layers_count_tokens_as_attention_does_but_those_that_are_said_not_to():
+    uncounted = set()
+    for model_type, model in tiny_models.built("AutoModelForCausalLM").items():
+        if misfit(model) is None and RECURRENT_TYPES & set(layer_types(decoder_config(model))):
+            cache = kvcache.create("hybrid_mamba" if kvcache.ENTRIES["hybrid_mamba"].fits(model) is None else "mamba", model)
+            for piece in IDS[:, :12].split([5, 1, 1, 2, 1, 2], dim=1):
+                kvcache.feed(model, piece, cache)
+            uncounted |= {model_type} if any(isinstance(layer, StateLayer) and layer.seen != 12 for layer in cache.layers) else set()
+    assert uncounted == UNCOUNTED
 
 
 @torch.no_grad()

@@ -172,7 +172,7 @@ def test_splits_that_do_not_fit_are_refused():
     cache = filled(DynamicCache(), rows=3)
     with pytest.raises(ValueError, match="full_batch_size is 4 and this cache holds 3 rows"):
         cache.batch_split(4, 2)
-    with pytest.raises(ValueError, match="split_size must be at least 1"):
+    with pytest.raises(ValueError, match="split_size must be a whole number of at least 1"):
         cache.batch_split(3, 0)
     one, two = cache.batch_split(3, 2)
     two.crop(-1)
@@ -312,8 +312,10 @@ def test_rows_that_do_not_go_behind_those_held_are_refused_and_nothing_has_chang
                 cache.update(new_keys[:, :, :tokens], new_values[:, :, :tokens], layer_idx)
     with pytest.raises(ValueError, match="must be of the same rows and tokens"):
         cache.update(keys, values[:, :, :2], 0)
-    with pytest.raises(ValueError, match="repeats must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="repeats must be a whole number of at least 1, got 0"):
         cache.batch_repeat_interleave(0)
+    with pytest.raises(IndexError, match=r"this cache holds 2 rows, asked for \[0, 5\]"):
+        cache.batch_select_indices(torch.tensor([0, 5]))
     fresh = filled(everything(name))
     assert [layer.get_seq_length() for layer in cache.layers] == [30, 30]
     assert all(torch.equal(a, b) for ours, theirs in zip(cache, fresh) for a, b in zip(ours, theirs))

@@ -121,6 +121,18 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_place_that_cannot_be_written_ids_of_two_rows_and_a_config_for_a_model_are_named(tmp_path):
+    cache = load(saved(tmp_path), model_of("llama"))
+    with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere to write it into"):
+        cache.save(tmp_path / "nowhere" / "it")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        cache.save(tmp_path)
+    with pytest.raises(ValueError, match=r"token_ids are those of one row, as a list or \[n\], got \(2, 40\)"):
+        cache.save(tmp_path / "it", token_ids=token_ids(2, 40))
+    with pytest.raises(TypeError, match="opened for the model that filled it, got LlamaConfig"):
+        load(tmp_path / "it.safetensors", model_of("llama").config)
+
+
 def test_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="make the cache with kvcache.create"):
         kvcache.DynamicCache(model_of("llama").config).save(tmp_path / "x", model_of("llama"))
