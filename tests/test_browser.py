@@ -290,6 +290,37 @@ def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(
     finished(first, 1)
 
 
+def test_what_is_sent_after_clear_is_answered_with_what_is_set_by_then(visit, server, monkeypatch):
+    """Another tab is being answered; a message that waits behind it is cleared, and the next one is to be shorter."""
+    first, page, plain, begun, go_on = visit(), visit(), events.batches, threading.Event(), threading.Event()
+
+    def held(*arguments):
+        begun.set()
+        go_on.wait(WAIT / 1000)
+        yield from plain(*arguments)
+
+    longest_reply(first, 12)
+    longest_reply(page, 40)
+    monkeypatch.setattr(events, "batches", held)
+    send(first, WORDS)
+    wait_until(begun.is_set)
+    send(page, "the first")
+    expect(page.locator("#kv-message .stop-button")).to_be_visible()
+    page.wait_for_timeout(1000)  # until its event stands in the queue
+    page.locator("#kv-clear").click()
+    expect(page.locator("#kv-message textarea")).to_have_value("the first")
+    page.get_by_label("Longest reply, in tokens").fill("5")
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(500)
+    send(page, WORDS)
+    expect(page.locator("#kv-message textarea")).to_have_value("")
+    page.wait_for_timeout(1000)
+    go_on.set()
+    finished(page, 1)
+    finished(first, 1)
+    assert {5, 12} <= {session.stats[-1].generated for session in server[1]._sessions.values() if session.stats}
+
+
 def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
     page = visit()
     picker = page.locator("#kv-model input")

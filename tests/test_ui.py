@@ -393,6 +393,24 @@ def test_a_message_waits_for_its_turn_and_comes_back_before_what_was_typed_since
     assert box.into(" ") == "first"
 
 
+def test_an_event_that_waits_for_its_turn_answers_nothing_but_what_it_was_begun_for():
+    """Cleared while it waited, and another message taken since: that one has settings of its own, read by its own event."""
+    box = Outbox()
+    box.take("first")
+    ticket = box.ticket
+    assert box.settle() and box.take("second")
+    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, ticket)) == [] and box.occupied
+    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == ["second"]
+    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == [] and not box.occupied
+
+
+def test_half_a_character_is_shown_as_such_and_stops_nothing():
+    box = Outbox()
+    box.take("half \ud83d, whole \U0001f600")
+    box.give_back(box.next())
+    assert box.into("draft\udc00") == "half \ufffd, whole \U0001f600\ndraft\ufffd"
+
+
 def test_every_job_has_its_own_switch_and_what_waits_is_given_back_when_all_must_end():
     box = Outbox()
     assert box.take("first")

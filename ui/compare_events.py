@@ -170,11 +170,11 @@ def _results(tab: CompareTab, comparison: Comparison, note: str = "") -> dict:
 def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     """Connect the Compare tab; model, system prompt and sampling are read from the Chat tab."""
     forms = set().union(*(column.form.inputs for column in tab.columns))
-    inputs = chat.settings | forms | {tab.count}
+    inputs = chat.settings | forms | {tab.count, tab.ticket}
     threads = [column.thread for column in tab.columns]
     painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
     compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.table],
-               "api_visibility": "private"}
+               "api_visibility": "private", "trigger_mode": "multiple"}  # one that was started over may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
     def begin(values, session, messages, afresh, typed="", said=""):
@@ -187,16 +187,17 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         yield from run(tab, registry, session, wanted, messages, afresh, typed, said)
 
     def accept(text, request: gr.Request):
-        session = registry.get(key_of(request))
-        return {tab.message: layout.STOP_BUTTON | {"value": ""}} if session.compare_box.take(text) else gr.skip()
+        box = registry.get(key_of(request)).compare_box
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.ticket: box.ticket} if box.take(text) else gr.skip()
 
     def accept_demo(request: gr.Request):
-        return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).compare_box.take(AGAIN) else gr.skip()
+        box = registry.get(key_of(request)).compare_box
+        return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(AGAIN) else gr.skip()
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
         yield from in_turn(session.compare_box, lambda wanted: answer(values, session, wanted),
-                           lambda notice: {tab.notice: notice, tab.message: AT_REST})
+                           lambda notice: {tab.notice: notice, tab.message: AT_REST}, values[tab.ticket])
 
     def answer(values, session, wanted):
         return demo(values, session) if wanted is AGAIN else begin(values, session, [(wanted, "")], False, wanted)
@@ -214,7 +215,8 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
         return {tab.notice: "", tab.message: AT_REST, tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
 
-    for taken in (tab.message.submit(accept, tab.message, tab.message, **quick), tab.demo.click(accept_demo, None, tab.message, **quick)):
+    accepted = [tab.message, tab.ticket]
+    for taken in (tab.message.submit(accept, tab.message, accepted, **quick), tab.demo.click(accept_demo, None, accepted, **quick)):
         answered = fetched(taken, chat.model).then(send, inputs, painted, **compute)
         give_back_after(answered, tab.message, registry, lambda session: session.compare_box)
     restarted = tab.restart.click(restart, None, painted, **quick)

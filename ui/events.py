@@ -135,9 +135,9 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
-def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict]) -> Iterator[dict]:
-    """Answer what has its turn. A message that was stopped while it waited is given back, with `taken_back(sentence)`."""
-    wanted = box.next()
+def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None) -> Iterator[dict]:
+    """Answer what has its turn, if the ticket is its own. A message that was stopped while it waited is given back, with `taken_back(sentence)`."""
+    wanted = box.next(ticket)
     if wanted is None:
         return
     try:
@@ -175,7 +175,7 @@ def fetched(event, model: gr.Dropdown):
     def fetch(model_id):
         loaded_or_none(model_id)
 
-    return event.then(fetch, model, None, concurrency_id="fetch", concurrency_limit=8, show_progress="hidden", api_visibility="private")
+    return event.then(fetch, model, None, concurrency_id="fetch", concurrency_limit=8, show_progress="hidden", api_visibility="private", trigger_mode="multiple")
 
 
 def loaded_or_none(model: str):
@@ -199,7 +199,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here."""
     painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
     compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
-               "show_progress_on": [tab.chatbot], "api_visibility": "private"}
+               "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
     def accept(text, shown, request: gr.Request):
@@ -208,8 +208,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         lost = shown and not session.holds_messages
         if not session.chat_box.take(text, LOST if lost else ""):
             return gr.skip()
-        waiting = [view.user_message(text)] if text.strip() else []
-        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting}
+        waiting = [view.user_message(session.chat_box.waiting)] if text.strip() else []
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting, tab.ticket: session.chat_box.ticket}
 
     def accept_example(shown, picked: gr.SelectData, request: gr.Request):
         taken = accept(picked.value["text"], shown, request)
@@ -218,12 +218,13 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         return taken
 
     def accept_again(request: gr.Request):
-        return {tab.message: layout.STOP_BUTTON} if registry.get(key_of(request)).chat_box.take(AGAIN) else gr.skip()
+        box = registry.get(key_of(request)).chat_box
+        return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(AGAIN) else gr.skip()
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
         yield from in_turn(session.chat_box, lambda wanted: answer(values, session, wanted),
-                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)})
+                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket])
 
     def answer(values, session, wanted):
         if wanted is AGAIN:
@@ -259,11 +260,11 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def gone(request: gr.Request):
         registry.leave(key_of(request))
 
-    settings = tab.settings
-    taken = (tab.message.submit(accept, [tab.message, tab.chatbot], [tab.message, tab.chatbot], **quick),
-             tab.chatbot.example_select(accept_example, tab.chatbot, [tab.message, tab.chatbot], **quick),
-             tab.regenerate.click(accept_again, None, tab.message, **quick))
-    answered = [fetched(event, tab.model).then(send, settings, painted, **compute) for event in taken]
+    accepted = [tab.message, tab.chatbot, tab.ticket]
+    taken = (tab.message.submit(accept, [tab.message, tab.chatbot], accepted, **quick),
+             tab.chatbot.example_select(accept_example, tab.chatbot, accepted, **quick),
+             tab.regenerate.click(accept_again, None, accepted, **quick))
+    answered = [fetched(event, tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):

@@ -57,6 +57,7 @@ class ChatTab:
     chatbot: gr.Chatbot
     notice: gr.HTML
     message: gr.Textbox
+    ticket: gr.Number
     regenerate: gr.Button
     undo: gr.Button
     clear: gr.Button
@@ -82,6 +83,7 @@ class CompareTab:
     columns: tuple[Column, ...]
     count: gr.Radio
     message: gr.Textbox
+    ticket: gr.Number
     demo: gr.Button
     restart: gr.Button
     notice: gr.HTML
@@ -162,8 +164,13 @@ def _talk() -> dict[str, Any]:
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
     gr.HTML("<h2>Every token's fate</h2>")
     ribbon = gr.HTML(fates.ribbon_html([]), elem_id="kv-fates")
-    return {"chatbot": chatbot, "notice": notice, "message": message, "regenerate": regenerate, "undo": undo,
+    return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
             "clear": clear, "fates": ribbon}
+
+
+def _ticket() -> gr.Number:
+    """What an event that waits for its turn has in its hand, from the moment it is begun; a gr.State would be read at its turn."""
+    return gr.Number(0, precision=0, visible=False)
 
 
 def _see() -> dict[str, Any]:
@@ -213,7 +220,7 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
         with gr.Column(elem_classes="kv-card", min_width=280, scale=2):
             gr.HTML("<h2>Bytes in use over tokens</h2>")
             plot = chart("kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
-    return CompareTab(columns, count, message, demo, restart, notice, table, divergence, plot, downloads)
+    return CompareTab(columns, count, message, _ticket(), demo, restart, notice, table, divergence, plot, downloads)
 
 
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:

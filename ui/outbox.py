@@ -8,12 +8,18 @@ from typing import Any
 AGAIN = object()  # what waits in place of a text where a button was pressed
 
 
+def shown(text: str) -> str:
+    """The text with � for half a character (a surrogate without the other half), which no answer to a browser can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Outbox:
     """One tab's job: what waits for its turn or is being answered, the switch that stops it, and the message to be given back."""
 
     def __init__(self) -> None:
         self.waiting: Any = None  # a text, or AGAIN
         self.note = ""  # to be said with its answer
+        self.ticket = 0  # of what was taken last: the event that was begun for another has not its turn
         self.answering = False
         self.returned = ""
         self.stop = threading.Event()  # of this job; the next one has its own
@@ -27,11 +33,14 @@ class Outbox:
         """Have it wait for its turn; False where something else does, or is being answered."""
         if self.occupied:
             return False
-        self.waiting, self.note, self.stop = wanted, note, threading.Event()
+        self.waiting, self.note, self.stop = shown(wanted) if isinstance(wanted, str) else wanted, note, threading.Event()
+        self.ticket += 1
         return True
 
-    def next(self) -> Any:
-        """What has its turn, or None. `done` when it is answered."""
+    def next(self, ticket: int | None = None) -> Any:
+        """What has its turn, or None; with a ticket, only what it was given for. `done` when it is answered."""
+        if ticket is not None and ticket != self.ticket:
+            return None
         wanted, self.waiting = self.waiting, None
         self.answering = wanted is not None
         return wanted
@@ -58,4 +67,4 @@ class Outbox:
     def into(self, draft: str) -> str | None:
         """What the box is to hold now: what is given back, before what was typed since; None to leave it."""
         text, self.returned = self.returned, ""
-        return "\n".join(part for part in (text, draft) if part.strip()) if text.strip() else None
+        return shown("\n".join(part for part in (text, draft) if part.strip())) if text.strip() else None
