@@ -441,6 +441,7 @@ class Conversation:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
         if not reply_ids:
             return
+        self._fresh_because = ""  # this reply's note has said it
         reply = "".join(pieces)
         turn = _Turn(
             plan.user,
@@ -476,21 +477,14 @@ class Conversation:
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
         shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
-        reason, self._fresh_because = self._fresh_because, ""
-        if reason:
-            return f"recomputed all {len(prompt_ids):,}: {reason}"
-        if shared == seen:
+        if shared < seen and not (shared > 0 and self._cut(shared)):
+            floor = _crop_floor(self.cache, seen)
+            no_way_back = f"this cache can't go back from {seen:,} to {shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
+            self._empty_cache(no_way_back if shared else "")
+        if not self._fresh_because:
             return ""
-        if shared > 0 and self._cut(shared):
-            return ""
-        floor = _crop_floor(self.cache, seen)
-        self._empty_cache("")
-        if shared == 0:
-            return ""
-        return (
-            f"recomputed all {len(prompt_ids):,}: this cache can't go back from {seen:,} to {shared:,} tokens"
-            + (f", only to {floor:,}" if 0 < floor < seen else "")
-        )
+        kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
+        return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
 
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:

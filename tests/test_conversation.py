@@ -381,6 +381,19 @@ def test_another_cache_gets_the_true_ids_not_the_reply_tokenised_again():
     assert other.ids == first.ids
 
 
+@pytest.mark.parametrize("name", ["dynamic", "sink"])
+def test_why_all_is_computed_again_is_still_said_after_a_stop(name):
+    """The first try was taken back, and what it had computed is there."""
+    first = chat()
+    say(first, "Hello there, and good evening to all of you")
+    other = Conversation.from_messages(tiny("llama"), name, SMALL.get(name), first.messages, sampling=GREEDY, prefill_chunk=8)
+    stopped_at(other, "Tell me more", chunk_tokens=8)
+    done = say(other, "Tell me more")
+    total = done.stats.reused + done.stats.computed
+    assert len(other.messages) == 4 and done.stats.note == f"recomputed {done.stats.computed} more of {total}: the cache is new" and done.stats.reused
+    assert say(other, "Why?").stats.note == ""
+
+
 def test_a_conversation_goes_on_from_messages_on_another_cache():
     first = chat()
     say(first, "Hello there")
