@@ -28,7 +28,7 @@ from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_repetition, refuse_overflow, state_layers, went_ahead
 from .whole import whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
@@ -108,9 +108,10 @@ class Cache(transformers.Cache):
             raise
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
-        """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way."""
+        """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way, or `generate` gives old tokens again."""
         if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
             refuse_halved(self.layers)
+            refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
         return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
 
     def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:

@@ -319,9 +319,9 @@ class Conversation:
         if left == float("inf"):
             return None, "", ""
         if reason == "capacity":
-            return int(left), "this cache", "shorten it, clear the chat, or give the cache a larger capacity"
+            return int(left), "this cache", "shorten it, begin a new conversation, or give the cache a larger capacity"
         return int(left), f"the context of {self.loaded.title}", (
-            "shorten it, clear the chat, or pick a cache with a window or a model with a longer context"
+            "shorten it, begin a new conversation, or pick a cache with a window or a model with a longer context"
         )
 
     def _source_limit(self) -> tuple[int | None, str, str]:

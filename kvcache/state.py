@@ -8,6 +8,7 @@ by `feed`, and a forward of several on a filled state is refused.
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -338,6 +339,24 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     if 0 < last < first and all(layer.crop_floor <= last for layer in counted):
         repair = f"crop({last}) takes back what it left"
     raise ValueError(f"a forward ended half-way on this cache: the first layer has seen {first} tokens and the last {last}; {repair}")
+
+
+def refuse_repetition(tokens: int, seen: int) -> None:
+    """Raise ValueError where `generate` gives a cache of states alone more tokens than it has `seen`, which are those and what follows.
+
+    From a cache with attention it takes the length seen and gives what follows alone; for `cache_params` it does not, and says nothing.
+    """
+    frame = sys._getframe(1) if tokens > seen > 0 else None
+    while frame is not None:
+        if frame.f_code.co_name == "_prefill" and frame.f_globals.get("__name__") == "transformers.generation.utils":
+            ids = frame.f_locals.get("input_ids")
+            if frame.f_locals.get("cache") is None and ids is not None and ids.shape[-1] == tokens:
+                raise ValueError(
+                    f"generate gave this cache, which has seen {seen} tokens, {tokens} more at once, as it does with a whole conversation: it leaves out what was seen for caches with attention only; "
+                    "kvcache.feed(model, new_ids, cache) takes the new ones, and generate then the last of them"
+                )
+            return
+        frame = frame.f_back
 
 
 def went_ahead(layers: list, layer_idx: int) -> bool:

@@ -364,3 +364,17 @@ def test_tokens_are_summed_up_and_not_evicted():
     with torch.no_grad():
         model(ids, cache_params=cache, use_cache=True)
     assert cache.token_fates() == [("state", 9)]
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_generate_on_a_filled_cache_is_refused_the_old_tokens_and_goes_on_with_the_last(name):
+    """transformers leaves out what was seen for `past_key_values` alone."""
+    model, ids, settings = model_of(name), token_ids(2, 16), dict(max_new_tokens=6, min_new_tokens=6, do_sample=False)
+    cache = kvcache.create("mamba", model)
+    said = model.generate(ids[:, :12], cache_params=cache, **settings)
+    whole = torch.cat([said, ids[:, 12:]], dim=1)
+    with pytest.raises(ValueError, match="seen 17 tokens, 22 more at once, as it does with a whole conversation"):
+        model.generate(whole, cache_params=cache, **settings)
+    kvcache.feed(model, whole[:, 17:-1], cache)
+    assert torch.equal(model.generate(whole[:, -1:], cache_params=cache, **settings)[:, 1:], model.generate(whole, **settings)[:, 22:])
+    assert cache.tokens_seen == 27

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from architectures import logits_with_cache, model_of, token_ids
+from operations import OPERATIONS, Case, try_operation
 from started import started_page
 from upstream import DEFECTS
 
@@ -95,16 +96,15 @@ def test_the_library_example_runs():
 
 def test_the_example_of_a_new_cache_is_one(monkeypatch):
     names = {}
-    exec(
-        "from kvcache.cache import Cache, build_layers\nfrom kvcache.caches import dynamic\n"
-        "from kvcache.caches.sliding_window import WindowLayer\nfrom kvcache.entry import Entry\n" + code_block("class LastTokens"),
-        names,
-    )
+    exec(code_block("class LastTokens"), names)
     monkeypatch.setitem(kvcache.catalog.ENTRIES, "last_tokens", names["ENTRY"])
     model = model_of("llama")
     cache = kvcache.create("last_tokens", model)
     logits_with_cache(model, token_ids(1, 150), cache, [(0, 150)])
     assert cache.held_length() == 100 and kvcache.predict_memory("last_tokens", model, 150).total == kvcache.measure_memory(cache).total
+    for operation in OPERATIONS:
+        refused = try_operation(Case("last_tokens", "llama", {}, {}), operation).refused
+        assert (refused is None) == (operation in names["ENTRY"].can), (operation, refused)
 
 
 def test_the_example_of_the_api_runs(capsys):

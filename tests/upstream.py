@@ -1,4 +1,4 @@
-"""What transformers gets wrong with caches, beside what kvcache does, in one run: `python tests/upstream.py` prints the table.
+"""What transformers gets wrong with caches, beside what kvcache does, in one run: `PYTHONPATH=. python tests/upstream.py` prints the table.
 
 Each Defect has two functions that return what happened in a few words; `ours` raises AssertionError if kvcache is wrong.
 """

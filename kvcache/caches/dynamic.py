@@ -13,7 +13,7 @@ from .sliding_window import WindowLayer
 
 
 class GrowingLayer(RowsLayer):
-    """All tokens. Stores keys, values [B, H, seen, D] at the front of buffers with up to 25 % spare (less when long)."""
+    """All tokens. Stores keys, values [B, H, seen, D] at the front of buffers with some rows spare, see `capacity_for`."""
 
     is_croppable = True
 

@@ -174,8 +174,8 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     @classmethod
     def from_batch_splits(cls, splits: Sequence["EncoderDecoderCache"]) -> "EncoderDecoderCache":
         """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
-        if not splits:
-            raise ValueError("splits is empty: give one or more caches")
+        if not splits or any(not isinstance(split, cls) for split in splits):
+            raise ValueError(f"splits must be one or more {cls.__name__}, got {[type(split).__name__ for split in splits]}")
         sides = list(zip(*(split.sides for split in splits)))
         missing = [type(side[0]).__name__ for side in sides if not hasattr(side[0], "from_batch_splits")]
         if missing:
