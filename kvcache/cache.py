@@ -74,7 +74,7 @@ class Cache(transformers.Cache):
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: "Made | None" = None  # the model that `create` was given
     shift: "Shift | None" = None  # of the positions behind pictures, where `feed` filled it
-    torn: bool = False  # was a forward refused when recurrent layers had taken its tokens?
+    torn: str = ""  # why layers may hold parts of a forward that others do not: then only `reset` helps
     takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
@@ -103,16 +103,36 @@ class Cache(transformers.Cache):
             if cache_kwargs is None:
                 return super().update(key_states, value_states, layer_idx, **kwargs)
             return super().update(key_states, value_states, layer_idx, cache_kwargs, **kwargs)
-        except ValueError:
-            self.torn = self.torn or went_ahead(self.layers, layer_idx)
+        except BaseException as error:
+            self._left_by(error, layer_idx)
             raise
+
+    def _left_by(self, error: BaseException, layer_idx: int) -> None:
+        """Note what a layer's update left. A ValueError is a refusal, before anything changed there; anything else comes from anywhere."""
+        if not isinstance(error, ValueError):
+            self.torn = self.torn or f"a forward ended inside this {type(self).__name__}, by {type(error).__name__}"
+        elif went_ahead(self.layers, layer_idx):
+            self.torn = self.torn or f"a forward was refused after recurrent layers of this {type(self).__name__} had taken its tokens"
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
         """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way, or `generate` gives old tokens again."""
         if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
+            self.refuse_torn()
             refuse_halved(self.layers)
             refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
-        return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
+        try:
+            return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
+        except BaseException as error:
+            self._left_by(error, layer_idx)
+            raise
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
+        """As transformers' own."""
+        try:
+            return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **kwargs)
+        except BaseException as error:
+            self._left_by(error, layer_idx)
+            raise
 
     def _check_rows(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> None:
         ours, theirs = keys.shape, values.shape
@@ -208,9 +228,8 @@ class Cache(transformers.Cache):
         model = model if model is not None else self.made_for and self.made_for()
         if model is None or self.parameters is None:
             raise ValueError(f"a cache file says which model and parameters it is for: make the cache with kvcache.create({self.name!r}, model)")
-        if self.torn:
-            raise ValueError("this cache cannot be saved: a forward was refused after recurrent layers had taken its tokens; reset() it first")
-        refuse_halved(self.layers)
+        self.refuse_torn()
+        refuse_halved(getattr(self, "self_attention_cache", self).layers)
         self.settle()
         if len(shape := torch.as_tensor(token_ids).shape) != 1:
             raise ValueError(f"token_ids are those of one row, as a list or [n], got {tuple(shape)}")
@@ -262,7 +281,7 @@ class Cache(transformers.Cache):
             raise ValueError(f"splits have different numbers of layers: {counts}")
         joined = splits[0].fork()
         joined.layers = [_joined(index, layers) for index, layers in enumerate(zip(*(split.layers for split in splits)))]
-        joined.shift, joined.torn = joined_shift([split.shift for split in splits]), any(split.torn for split in splits)
+        joined.shift, joined.torn = joined_shift([split.shift for split in splits]), next((split.torn for split in splits if split.torn), "")
         return joined
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
@@ -301,7 +320,7 @@ class Cache(transformers.Cache):
         for layer in self.layers:
             if _keeps_views(layer):
                 layer.is_initialized = False  # its storage is cut for the prompt that it had
-        self.shift, self.torn = None, False
+        self.shift, self.torn = None, ""
 
     @property
     def tokens_seen(self) -> int:
@@ -339,8 +358,7 @@ class Cache(transformers.Cache):
         ValueError for a jump that recurrent layers or the model's mask would get wrong, for more tokens than static layers have room for
         beside recurrent ones, for padding that this cache cannot take, and after a forward that was refused or died half-way.
         """
-        if self.torn:
-            raise ValueError(f"a forward was refused after recurrent layers of this {type(self).__name__} had taken its tokens: reset() it and feed all tokens again, or go on with a copy")
+        self.refuse_torn()
         if not torch.compiler.is_compiling():
             refuse_halved(self.layers, query_length, layer_idx)
         refuse_jump(self.layers, query_length)
@@ -348,6 +366,11 @@ class Cache(transformers.Cache):
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
             refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
         return super().get_mask_sizes(query_length, layer_idx)
+
+    def refuse_torn(self) -> None:
+        """Raise ValueError, with the reason, where a forward left this cache in parts."""
+        if self.torn:
+            raise ValueError(f"{self.torn}: reset() it and feed all tokens again, or go on with a copy made before")
 
     def activate_past_recording(self) -> None:
         """Be ready to take drafts back (prompt lookup, an assistant). Raises ValueError, no layer changed, where one can not."""

@@ -45,18 +45,21 @@ class Buffer:
 
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
-        if rows.requires_grad and torch.is_grad_enabled():
+        recorded = torch.is_grad_enabled()  # autograd may keep views of what is held, if only for the query's sake
+        if recorded and rows.requires_grad:
             return self._append_differentiably(rows)
         shape, data, stop = rows.shape, self.data, self.stop
         n = shape[T]
         if data is None or stop + n > data.shape[T] or stop < self.frozen:
             self._make_room(rows, n)
             data, stop = self.data, self.stop
-        target = data.narrow(T, stop, n)
+        target = (data.data if recorded else data).narrow(T, stop, n)  # behind what was read, and autograd is not to take it for changed
         if target.shape != shape or data.dtype is not rows.dtype:
             self.refuse(rows)
         target.copy_(rows)
         self.stop = stop + n
+        if recorded:
+            self.frozen = self.stop
 
     def refuse(self, rows: torch.Tensor) -> None:
         """Raise ValueError for rows [B, H, n, D] that do not go behind those held."""

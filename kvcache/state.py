@@ -5,17 +5,18 @@ which start the scan of a multi-token forward from zero, and every model not yet
 by `feed`, and a forward of several on a filled state is refused.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from transformers import PreTrainedConfig
-from transformers.cache_utils import LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
 from .architecture import counts_from_zero, decoder_config, tokens_at_once
 from .layer import B, CropError, Layer, Stored, target_length
@@ -141,6 +142,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
     # Models then announce every forward through `update_conv_state`; without it they write single tokens by themselves.
     record_past = True
     is_croppable = False
+    taken = 0  # tokens whose states are in: beside attention, which counts its own in `seen`
 
     def add_states(self, number_of_states: int, carries: bool, dtype: torch.dtype | None = None) -> None:
         """Make room. `carries`: does the model carry the state over several tokens at once?"""
@@ -183,10 +185,16 @@ class States(Stored, LinearAttentionCacheLayerMixin):
             )
 
     def _filled_by(self, states: torch.Tensor, tokens: int) -> None:
-        """Called after `tokens` more; keys and values beside the states keep count by themselves."""
+        """Called after `tokens` more."""
+        self.taken += tokens
+
+    def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
+        super().restore(rows, header)
+        self.taken = self.seen
 
     def reset(self) -> None:
         super().reset()
+        self.taken = 0
         for name, kind in self.stores.items():
             if kind == "state":
                 getattr(self, name).clear()
@@ -268,6 +276,7 @@ class StateLayer(States):
         return held.data
 
     def _filled_by(self, states: torch.Tensor, tokens: int) -> None:
+        super()._filled_by(states, tokens)
         self.dtype, self.device, self.batch_size, self.is_initialized = states.dtype, states.device, states.shape[B], True
         self.seen += tokens
 
@@ -326,9 +335,13 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     """Raise ValueError before a forward on layers that the one before left with different numbers of tokens, as an error or an interruption does.
 
     Layers take a forward's tokens in turn, so the first and the last tell.
-    Inkling's, which keep states beside keys, ask within a forward too: then those before this one are `query_length` tokens ahead of it and of the last.
+    Inkling's, which keep states beside keys, ask within a forward too: then those before this one are `query_length` tokens ahead of it and of the last,
+    and its own states, several, have taken those already.
     """
     counted = [layer for layer in layers if isinstance(layer, Stored) and not layer.skippable]
+    ahead = next((layer for layer in counted if isinstance(layer, States) and layer.number_of_states == 1 and layer.taken > layer.seen), None)
+    if ahead is not None:
+        raise ValueError(f"a forward ended half-way on this cache: a recurrent state has taken {ahead.taken} tokens and the attention beside it {ahead.seen}; reset() it and feed all tokens again")
     if not counted or counted[0].seen <= counted[-1].seen:
         return
     first, last = counted[0].seen, counted[-1].seen
@@ -384,6 +397,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     pictures come in one piece with their text, each with all that the model's processor returns; Gemma 3's token types
     cover what the cache has seen, too, as does `attention_mask` [B, seen + T]. To a model with an encoder the ids are its decoder's, `decoder_attention_mask` is their mask, and `attention_mask` and
     `encoder_outputs` are the encoder's, which a filled cache goes on attending to as it read them first: another length is refused, another text of that length is not noticed.
+
+    All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
     if input_ids.dim() != 2 or not input_ids.shape[1]:
         raise ValueError(f"input_ids {tuple(input_ids.shape)} must be [rows, tokens], with at least one token to feed")
@@ -412,18 +427,42 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     forgets = any(not layer.carries and layer.crop_floor for layer in states)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
-    for start in range(0, total, size):
-        stop = min(total, start + size)
-        if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
-            kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
-        if positions is not None and counts_from_zero(type(model)):
-            kwargs["position_ids"] = positions[..., start:stop]
-        logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
-        if states and attention_mask is not None and stop - start == 1:
-            _forget_padding(states, attention_mask[:, seen + start] == 0)
+    with _all_or_nothing(cache):
+        for start in range(0, total, size):
+            stop = min(total, start + size)
+            if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
+                kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+            if positions is not None and counts_from_zero(type(model)):
+                kwargs["position_ids"] = positions[..., start:stop]
+            logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
+            if states and attention_mask is not None and stop - start == 1:
+                _forget_padding(states, attention_mask[:, seen + start] == 0)
     if shift is not None:
         keep(part, cache, shift)
     return torch.cat(logits, dim=1)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(cache) -> Iterator[None]:
+    """What was begun in here and did not end is taken back; a cache of ours that cannot go back refuses all further forwards."""
+    parts = [getattr(cache, "self_attention_cache", cache), *([cache.cross_attention_cache] if hasattr(cache, "cross_attention_cache") else [])]
+    before = [_counts(part) for part in parts]
+    try:
+        yield
+    except BaseException as error:
+        if hasattr(parts[0], "torn") and not parts[0].torn and [_counts(part) for part in parts] != before:
+            parts[0].torn = f"a forward ended half-way on this {type(parts[0]).__name__}, by {type(error).__name__}"
+            if not any(map(any, before)):
+                cache.reset()
+            elif getattr(cache, "crop_floor", NOWHERE_TO_GO_BACK) <= (seen := max(before[0])):
+                cache.crop(seen)
+                parts[0].torn = ""
+        raise
+
+
+def _counts(cache) -> list[int]:
+    """Tokens seen by each layer that counts them, ours or native."""
+    return [int(layer.get_seq_length()) if isinstance(layer, CacheLayerMixin) else layer.seen for layer in cache.layers if isinstance(layer, (Stored, CacheLayerMixin))]
 
 
 def _refuse_other_source(cache, encoder_outputs) -> None:

@@ -472,3 +472,17 @@ def test_numbers_that_are_not_whole_are_refused(make):
     with pytest.raises(ValueError, match=r"must be (a whole number|8, 4 or 2)"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         make()
+
+
+@pytest.mark.parametrize("name,parameters", [("dynamic", {}), ("offloaded", {}), ("sliding_window", {"window_length": 64}), ("sink", {"window_length": 64}), ("quantized", {"residual_length": 64})])
+def test_gradients_of_queries_alone_survive_what_is_appended_later(name, parameters):
+    """As with adapters on queries and values: the first layer's keys need no gradient, and autograd keeps views of them."""
+    model, ids, found = copy.deepcopy(model_of("llama")), token_ids(2, 20), []
+    for where, parameter in model.named_parameters():
+        parameter.requires_grad_("q_proj" in where or "v_proj" in where)
+    for cache in (transformers.DynamicCache(config=model.config), kvcache.create(name, model, **parameters)):
+        model.zero_grad()
+        losses = [model(piece, past_key_values=cache).logits.square().mean() for piece in ids.split((9, 10, 1), dim=1)]
+        sum(losses).backward()
+        found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.requires_grad]))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)

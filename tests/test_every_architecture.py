@@ -13,7 +13,7 @@ import transformers
 
 import kvcache
 from kvcache.architecture import RECURRENT_TYPES, counts_from_zero, decoder_config, layer_types, misfit
-from kvcache.state import CARRIES, UNCOUNTED, StateLayer
+from kvcache.state import CARRIES, UNCOUNTED, States
 
 CACHES = {"dynamic": {}, "static": {"max_cache_len": 64}, "offloaded": {}, "quantized": {"residual_length": 64}, "sliding_window": {"window_length": 64}, "sink": {"window_length": 64}, "hybrid": {"max_cache_len": 64}, "mamba": {}, "hybrid_mamba": {}}
 KINDS = {"causal language models": "AutoModelForCausalLM", "pictures to text": "AutoModelForImageTextToText", "encoder-decoders": "AutoModelForSeq2SeqLM", "speech to text": "AutoModelForSpeechSeq2Seq"}
@@ -104,7 +104,7 @@ def test_recurrent_layers_count_tokens_as_attention_does_but_those_that_are_said
             cache = kvcache.create("hybrid_mamba" if kvcache.ENTRIES["hybrid_mamba"].fits(model) is None else "mamba", model)
             for piece in IDS[:, :12].split([5, 1, 1, 2, 1, 2], dim=1):
                 kvcache.feed(model, piece, cache)
-            uncounted |= {model_type} if any(isinstance(layer, StateLayer) and layer.seen != 12 for layer in cache.layers) else set()
+            uncounted |= {model_type} if any(isinstance(layer, States) and not layer.taken == layer.seen == 12 for layer in cache.layers) else set()
     assert uncounted == UNCOUNTED
 
 

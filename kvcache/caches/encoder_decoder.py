@@ -37,7 +37,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     parameters: dict[str, Any] | None = None  # the catalog's, of a cache that the catalog made
     made_for: Made | None = None  # the model that `create` was given
     shift = None  # no such model places its tokens among pictures
-    save = Cache.save
+    save, refuse_torn = Cache.save, Cache.refuse_torn
     seen_tokens = Cache.seen_tokens
     get_max_cache_shape = Cache.get_max_cache_shape
     get_usable_length = Cache.get_usable_length
@@ -73,9 +73,9 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         return getattr(self.self_attention_cache, "takes_left_padding", True)
 
     @property
-    def torn(self) -> bool:
-        """Was a forward refused when recurrent layers of the decoder had taken its tokens?"""
-        return getattr(self.self_attention_cache, "torn", False)
+    def torn(self) -> str:
+        """Why the decoder's layers may hold parts of a forward that others do not, or ""."""
+        return getattr(self.self_attention_cache, "torn", "")
 
     @property
     def tokens_seen(self) -> int:
