@@ -324,12 +324,12 @@ def test_what_is_sent_after_clear_is_answered_with_what_is_set_by_then(visit, se
 def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
     page = visit()
     picker = page.locator("#kv-model input")
-    pick_model(page, "kvlab-mistral-4m")
-    expect(picker).to_have_value(re.compile("kvlab-mistral-4m"))
+    pick_model(page, "kvlab-mistral-5m")
+    expect(picker).to_have_value(re.compile("kvlab-mistral-5m"))
     picker.fill("no/such-model")
     picker.press("Enter")
     expect(page.locator("#kv-model-note")).to_contain_text("no/such-model")
-    expect(picker).to_have_value(re.compile("kvlab-mistral-4m"))
+    expect(picker).to_have_value(re.compile("kvlab-mistral-5m"))
 
 
 def test_of_two_models_picked_in_haste_the_page_shows_the_second(visit, monkeypatch):
@@ -341,7 +341,7 @@ def test_of_two_models_picked_in_haste_the_page_shows_the_second(visit, monkeypa
         return plain(model_id, *arguments, **options)
 
     monkeypatch.setattr(models, "load", slow)
-    pick_model(page, "kvlab-mistral-4m")
+    pick_model(page, "kvlab-mistral-5m")
     wait_until(lambda: any("mistral" in name for name in asked))
     pick_model(page, "kvlab-granite-5m")
     go_on.set()

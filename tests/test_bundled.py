@@ -54,6 +54,7 @@ from kvcache.bundled import (
 from kvcache.bundled import tokenizer as tokenizer_module
 
 FOLDER = bundled.path()
+SMALL = bundled.path("kvlab-granite-5m")  # with the small vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -899,7 +900,7 @@ def test_merges_join_the_commonest_pairs_first():
 
 @pytest.fixture(scope="module")
 def extended():
-    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m"))
+    small = AutoTokenizer.from_pretrained(SMALL)
     return small, words.extended(small, 10)
 
 
@@ -911,6 +912,15 @@ def test_more_merges_make_words_whole_of_tokens_that_stay_as_they_are(extended):
     assert after > 2.5 * before > 1000 and large.decode(large.encode(text)) == text
     parts = words._parts(large, len(small))
     assert ["".join(small.convert_ids_to_tokens(part)) for part in parts] == large.convert_ids_to_tokens(range(len(large)))
+
+
+def test_without_its_latest_merges_a_tokenizer_is_the_smaller_one_that_it_was(extended):
+    small, large = extended
+    text = tokenizer_module.render(evaluate.clean(dialogues.conversation(3, 600)))
+    assert words.shortened(large, len(small)).encode(text) == small.encode(text) != large.encode(text)
+    middle = words.shortened(large, 3072)
+    assert len(middle) == 3072 and middle.get_vocab().items() <= large.get_vocab().items() and middle.decode(middle.encode(text)) == text
+    assert len(large.encode(text)) < len(middle.encode(text)) < len(small.encode(text))
 
 
 def test_embeddings_of_words_begin_with_what_they_mean(extended):
@@ -931,13 +941,15 @@ def test_embeddings_of_words_begin_with_what_they_mean(extended):
 
 
 def test_the_data_maker_knows_how_long_a_token_is():
-    small, count = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m")), [0, 0]
+    small, count = AutoTokenizer.from_pretrained(SMALL), [0, 0, 0]
     large = words.extended(small, 300)
+    middle = words.shortened(large, 3072)
     for seed in range(40):
         make = drills.told_and_asked if seed % 2 else dialogues.conversation
         text = tokenizer_module.render(evaluate.clean(make(seed, 500)))
-        count = [count[0] + len(small.encode(text)), count[1] + len(large.encode(text))]
-    assert tokenizer_module.stretch(large) == pytest.approx(count[0] / count[1], rel=0.08) and tokenizer_module.stretch(small) == 1
+        count = [so_far + len(tok.encode(text)) for so_far, tok in zip(count, (small, middle, large))]
+    assert tokenizer_module.stretch(large) == pytest.approx(count[0] / count[2], rel=0.08) and tokenizer_module.stretch(small) == 1
+    assert tokenizer_module.stretch(middle) == pytest.approx(count[0] / count[1], rel=0.04)
 
 
 def test_a_shorter_conversation_is_a_prefix_of_a_longer_one(tokenizer):
@@ -979,7 +991,7 @@ def test_muon_steps_are_nearly_orthogonal():
 @pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
-    tok = extended[family.MEMBERS[name].words]
+    tok = extended[family.MEMBERS[name].tokens > tokenizer_module.VOCAB_SIZE]
     fresh, generator = family.fresh(name, tok=tok), torch.Generator().manual_seed(1)
     ids = torch.randint(6, len(tok), (16, 40), generator=generator).repeat(1, 2)
     with torch.inference_mode():
@@ -988,12 +1000,13 @@ def test_a_fresh_model_already_copies(name, extended):
     assert mimetic.frequencies(fresh).shape == (32,)
 
 
-def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(monkeypatch):
-    narrow = AutoModelForCausalLM.from_pretrained(bundled.path("kvlab-mistral-4m"), dtype=torch.float32)
-    small = AutoTokenizer.from_pretrained(bundled.path("kvlab-mistral-4m"))
+def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_learn(monkeypatch, tmp_path):
+    small = AutoTokenizer.from_pretrained(SMALL)
+    family.export(family.fresh("kvlab-llama-4m"), small, tmp_path)
+    narrow = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     large = words.extended(small, 4)
     monkeypatch.setattr(words, "vectors", lambda: {"accordion": torch.zeros(100)})  # no meaning beside what the pieces have
-    wide = family.fresh("kvlab-llama-7m", start=bundled.path("kvlab-mistral-4m"), tok=large)
+    wide = family.fresh("kvlab-llama-7m", start=tmp_path, tok=large)
     ids = torch.tensor([small.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
     torch.testing.assert_close(wide(ids).logits[..., :len(small)], narrow(ids).logits, atol=1e-3, rtol=1e-4)
     wide(ids, labels=ids).loss.backward()

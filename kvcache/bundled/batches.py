@@ -131,10 +131,11 @@ def seen(places: torch.Tensor, window: int | None = None) -> torch.Tensor:
 
 def masks(places: torch.Tensor, config) -> torch.Tensor | dict[str, torch.Tensor]:
     """What a model of this configuration takes as its attention mask for trees: one mask, or one for each kind of layers where some have a window."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if kinds <= {"full_attention"}:
-        return seen(places)
-    return {kind: seen(places, config.sliding_window if kind == "sliding_attention" else None) for kind in kinds}
+    kinds, window = set(getattr(config, "layer_types", None) or ()), getattr(config, "sliding_window", None)
+    if not kinds:
+        return seen(places, window)
+    made = {kind: seen(places, window if kind == "sliding_attention" else None) for kind in kinds}
+    return made if len(made) > 1 else made.popitem()[1]
 
 
 Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length

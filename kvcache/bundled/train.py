@@ -130,14 +130,16 @@ class Run:
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
 
     def tokenizer(self):
-        """The one this run began with, or that of the model it starts from, or a new one; with whole words where the model has room for them."""
+        """The one this run began with, or that of the model it starts from, or a new one; with as many whole words as the model has room for."""
         from . import tokenizer, words
 
         if (self.folder / "tokenizer.json").exists():
             return tokenizer.PreTrainedTokenizerFast.from_pretrained(self.folder)
         few, start, seed = self.options.smoke, self.options.start, self.options.seed
         tok = tokenizer.PreTrainedTokenizerFast.from_pretrained(start) if start else tokenizer.train(120 if few else 3000, seed)
-        return words.extended(tok, 20 if few else 12_000, seed=seed) if self.member.words and len(tok) < tokenizer.WORD_VOCAB_SIZE else tok
+        if len(tok) > self.member.tokens:
+            return words.shortened(tok, self.member.tokens)
+        return words.extended(tok, 20 if few else 12_000, self.member.tokens, seed) if len(tok) < self.member.tokens else tok
 
     def imitate(self) -> None:
         """Let the modules that stand where the teacher has others learn what those do, before all train together."""

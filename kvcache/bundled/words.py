@@ -46,6 +46,15 @@ def extended(small: PreTrainedTokenizerFast, conversations: int, size: int = tok
     return tokenizer.fast(Tokenizer.from_str(json.dumps(described)))
 
 
+def shortened(large: PreTrainedTokenizerFast, size: int) -> PreTrainedTokenizerFast:
+    """The tokenizer as it was with `size` tokens, before its latest merges."""
+    described = json.loads(large.backend_tokenizer.to_str())
+    model = described["model"]
+    model["vocab"] = {token: index for token, index in model["vocab"].items() if index < size}
+    model["merges"] = [pair for pair in model["merges"] if "".join(pair) in model["vocab"]]
+    return tokenizer.fast(Tokenizer.from_str(json.dumps(described)))
+
+
 def counts(conversations: int, seed: int = 0) -> Counter:
     """How often each word that has a vector is said, with its space and as it is written."""
     said: Counter = Counter()
