@@ -424,9 +424,9 @@ def test_a_tree_asks_for_what_it_told_and_its_trunk_stays_as_it_was():
 
 
 @pytest.mark.parametrize("name", [name for name in bundled.MODELS if family.MEMBERS[name].trees])
-def test_a_branch_is_read_as_if_it_stood_alone_behind_its_trunk(name, tokenizer):
+def test_a_branch_is_read_as_if_it_stood_alone_behind_its_trunk(name):
     """Row after row of trees in one forward gives each branch the logits of its trunk and itself, in layers with a window too."""
-    shipped, _ = evaluate.load(bundled.MODELS[name])
+    shipped, tokenizer = evaluate.load(bundled.MODELS[name])
     ids, weights, places = (torch.tensor(part) for part in batches.row_of_trees(tokenizer, "alone", 800))
     tree, branch, position = places.T
     with torch.inference_mode():
