@@ -9,6 +9,7 @@ import weakref
 from functools import cache
 from types import SimpleNamespace
 
+import gradio as gr
 import pytest
 from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
@@ -399,9 +400,9 @@ def test_an_event_that_waits_for_its_turn_answers_nothing_but_what_it_was_begun_
     box.take("first")
     ticket = box.ticket
     assert box.settle() and box.take("second")
-    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, ticket)) == [] and box.occupied
+    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, ticket)) == [gr.skip()] and box.occupied
     assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == ["second"]
-    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == [] and not box.occupied
+    assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == [gr.skip()] and not box.occupied
 
 
 def test_half_a_character_is_shown_as_such_and_stops_nothing():

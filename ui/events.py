@@ -139,6 +139,7 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
     """Answer what has its turn, if the ticket is its own. A message that was stopped while it waited is given back, with `taken_back(sentence)`."""
     wanted = box.next(ticket)
     if wanted is None:
+        yield gr.skip()  # without a word, Gradio would empty what the event paints
         return
     try:
         if box.stop.is_set():
