@@ -9,12 +9,12 @@ import weakref
 from functools import cache
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
+import gradio as gr  # noqa: E402
 from kvcache import catalog, models
 from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot
