@@ -267,18 +267,25 @@ def test_a_message_is_shown_as_it_was_typed(visit):
     assert page.locator("#kv-chatbot .kv-typed").inner_text() == text
 
 
-def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(visit, monkeypatch):
-    first, second, plain, begun, go_on = visit(), visit(), events.batches, threading.Event(), threading.Event()
+def held_up(page, monkeypatch):
+    """Send from this page, and have the reply, and all that wait behind it, go on only when what is returned is set."""
+    plain, begun, go_on = events.batches, threading.Event(), threading.Event()
 
     def held(*arguments):
         begun.set()
         go_on.wait(WAIT / 1000)
         yield from plain(*arguments)
 
-    longest_reply(first, 12)
     monkeypatch.setattr(events, "batches", held)
-    send(first, WORDS)
+    send(page, WORDS)
     wait_until(begun.is_set)
+    return go_on
+
+
+def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(visit, monkeypatch):
+    first, second = visit(), visit()
+    longest_reply(first, 12)
+    go_on = held_up(first, monkeypatch)
     send(second, "my turn?")
     expect(second.locator("#kv-message textarea")).to_have_value("")
     expect(second.locator("#kv-chatbot .message.user")).to_have_text("my turn?")
@@ -292,18 +299,10 @@ def test_a_message_that_waits_for_its_turn_leaves_its_box_and_can_be_taken_back(
 
 def test_what_is_sent_after_clear_is_answered_with_what_is_set_by_then(visit, server, monkeypatch):
     """Another tab is being answered; a message that waits behind it is cleared, and the next one is to be shorter."""
-    first, page, plain, begun, go_on = visit(), visit(), events.batches, threading.Event(), threading.Event()
-
-    def held(*arguments):
-        begun.set()
-        go_on.wait(WAIT / 1000)
-        yield from plain(*arguments)
-
+    first, page = visit(), visit()
     longest_reply(first, 12)
     longest_reply(page, 40)
-    monkeypatch.setattr(events, "batches", held)
-    send(first, WORDS)
-    wait_until(begun.is_set)
+    go_on = held_up(first, monkeypatch)
     send(page, "the first")
     expect(page.locator("#kv-message .stop-button")).to_be_visible()
     page.wait_for_timeout(1000)  # until its event stands in the queue

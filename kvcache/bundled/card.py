@@ -88,7 +88,7 @@ def card(folder: Path) -> str:
         parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=options(training), sums=FEW_SUMS if member.reads else SUMS, first=first(start), separate=separate(folder),
+        start_option=options(training), sums=SUMS if "sixth" in results and not member.reads else FEW_SUMS, first=first(start), separate=separate(folder),
         pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.tokens > tokenizer.VOCAB_SIZE else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
 
