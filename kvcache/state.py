@@ -336,7 +336,7 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
 
     Layers take a forward's tokens in turn, so the first and the last tell.
     Inkling's, which keep states beside keys, ask within a forward too: then those before this one are `query_length` tokens ahead of it and of the last,
-    and its own states, several, have taken those already.
+    and its own states, several, have taken those already (single tokens they take without a word to the cache).
     """
     counted = [layer for layer in layers if isinstance(layer, Stored) and not layer.skippable]
     ahead = next((layer for layer in counted if isinstance(layer, States) and layer.number_of_states == 1 and layer.taken > layer.seen), None)
