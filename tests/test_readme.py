@@ -36,12 +36,13 @@ def test_the_table_of_operations_is_the_catalogs():
     assert between("operations") == report.operations_table(), "run python -m kvcache.report --catalog --readme README.md"
 
 
-def test_the_table_of_models_is_what_their_folders_say():
+def test_the_tables_of_models_are_what_their_folders_say():
+    assert between("default") == report.default_table(), "run python -m kvcache.report --catalog --readme README.md"
     assert between("models") == report.models_table(), "run python -m kvcache.report --catalog --readme README.md"
 
 
 def test_the_catalogs_tables_are_written_without_measuring(tmp_path, monkeypatch, capsys):
-    stale = re.sub(r"(?s)(<!-- (catalog|operations|models) -->).*?(<!-- /\2 -->)", r"\1\nold\n\3", README)
+    stale = re.sub(r"(?s)(<!-- (catalog|operations|default|models) -->).*?(<!-- /\2 -->)", r"\1\nold\n\3", README)
     (tmp_path / "README.md").write_text(stale)
     monkeypatch.setattr("sys.argv", ["report", "--catalog", "--readme", str(tmp_path / "README.md")])
     report.main()

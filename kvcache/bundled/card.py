@@ -5,6 +5,7 @@ Reads training.json and evaluation.json beside the weights; run it after every t
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import MODELS, chats, family, hand_written, overlap, passages, path, records, remarks, scenes, separation, situations, tokenizer, words
@@ -176,7 +177,7 @@ def parameters(folder: Path) -> int:
     return sum(p.numel() for p in family.weights(folder).values())
 
 
-COLUMNS = (
+ASKED = (
     ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("passages: recalled", "passages", "recalled"),
     ("passages: declined though told", "passages", "told but declined"), ("passages, never told: declined", "passages", "declined"), ("by hand: recalled", "hand_written", "recalled"),
     ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
@@ -188,14 +189,15 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(results: dict) -> str:
-    """A Markdown table: a row per distance, a column for what was tried; a dash where it was not tried so far out."""
-    columns = [column for column in COLUMNS if column[1] in results]
-    lines = [f"| tokens between | questions | {' | '.join(head for head, _, _ in columns)} |", "|---" * (len(columns) + 2) + "|"]
-    for distance in results["trained_ways"]:
-        tried = {name: results[name][distance] for _, name, _ in columns if distance in results[name]}
-        asked = " + ".join(str(cell["questions"]) for cell in tried.values())
-        lines.append(f"| {int(distance):,} | {asked} | {' | '.join(f'{tried[name][share]:.1%}' if name in tried else '–' for _, name, share in columns)} |")
+def table(results: dict, kinds: Sequence[str] = ()) -> str:
+    """A Markdown table: a row for what was asked (of these `kinds`, or of all), a column per distance; a dash where it was not asked so far out."""
+    distances = list(results["trained_ways"])
+    lines = [f"| tokens between | questions | {' | '.join(f'{int(distance):,}' for distance in distances)} |", "|---" * (len(distances) + 2) + "|"]
+    for what, kind, share in ASKED:
+        if kind in results and (not kinds or kind in kinds):
+            cells = [f"{results[kind][distance][share]:.1%}" if distance in results[kind] else "–" for distance in distances]
+            asked = sorted({cell["questions"] for cell in results[kind].values()})
+            lines.append(f"| {what} | {' to '.join(map(str, asked))} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
