@@ -1,5 +1,6 @@
 """The bundled model: its data are reproducible and split, its tokenizer loses nothing, and it remembers what it is told."""
 
+import json
 import math
 import os
 import re
@@ -851,7 +852,7 @@ if __name__ == "__main__":
     data = batches.Background(batches.batch, str(path()), 0, 0, rows=16, length=1024, ahead=2)  # more than a pipe holds
     data.next(16, 1024)
     time.sleep(5)  # it has made more than anybody took
-    print(data.process.pid, flush=True)
+    print(data.processes[0].pid, flush=True)
     time.sleep(600)
 """
 
@@ -878,6 +879,13 @@ def test_a_training_whose_batches_cannot_be_made_says_so(monkeypatch, capfd):
         data.next(1, 8)
     assert "TypeError" in capfd.readouterr().err
     data.close()
+
+
+def test_several_processes_make_the_batches_of_one():
+    several, one = batches.Background(batches.with_trees, str(FOLDER), 3, 5, rows=2, length=64, makers=2), batches.Inline(batches.with_trees, str(FOLDER), 3, 5)
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(several.next(2, 64), one.next(2, 64), strict=True))
+    several.close()
 
 
 @pytest.mark.parametrize("text", ["Hello Bram, 3-9-5!", " two  spaces ", "héllo wörld 你好 🎉\n\ttab", "", "A7X 395 3 9 5", "\u200bnull\x00", "don't"])
@@ -1025,7 +1033,7 @@ def test_only_a_narrower_model_of_the_same_kind_grows():
 def test_the_schedule_ends_at_zero():
     assert train.rate_at(0.0) == train.rate_at(train.FLAT - 0.01) == 1.0 and train.rate_at(1.0) == 0.0
     assert abs(sum(stage.share for stage in train.CURRICULUM) - 1) < 1e-9
-    assert [train.stage_at(s).length for s in (0, 0.2, 0.5, 0.7, 0.9, 1.0)] == [128, 256, 512, 1024, 2048, 2048]
+    assert [train.stage_at(s).length for s in (0, 0.1, 0.3, 0.7, 0.9, 1.0)] == [128, 256, 512, 1024, 2048, 2048]
 
 
 def test_training_from_nothing_stops_resumes_and_exports(tmp_path):
@@ -1035,6 +1043,15 @@ def test_training_from_nothing_stops_resumes_and_exports(tmp_path):
     resumed = train.Run(train.parse(["--smoke", "--work", str(tmp_path)]))
     resumed.data.close()
     assert resumed.step > 0 and resumed.seconds > 0 and resumed.tokens >= resumed.total
+
+
+def test_a_training_of_so_many_minutes_ends_with_them(tmp_path):
+    folder = train.main(["--smoke", "--minutes", "0.05", "--rows", "2", "--work", str(tmp_path)])
+    note = json.loads((folder / "training.json").read_text())
+    run = train.Run(train.parse(["--smoke", "--minutes", "0.05", "--rows", "2", "--work", str(tmp_path)]))
+    run.data.close()
+    assert run.share() >= 1 and 3 <= run.seconds < 30 and note["tokens"] == run.tokens > 0
+    assert run.stage().rows == 2 * train.SMOKE[-1].rows
 
 
 def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_float32(tmp_path):

@@ -5,7 +5,7 @@ A batch is a pure function of (seed, number, length), so a resumed training sees
 
 import multiprocessing
 from collections.abc import Callable
-from itertools import count
+from itertools import count, cycle
 from queue import Empty, Full
 from random import Random
 
@@ -18,10 +18,9 @@ USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # l
 REFUSING, FAR = (0.75, 1.1), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 DRILLS = {128: 0.15, 256: 0.12, 512: 0.10, 1024: 0.08, 2048: 0.08}  # share of rows by length
 SEGMENTS, KEYS = 0.2, 0.3  # shares of those: tokens said again, keys with values; the others are sums
-SCENES = 0.25  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
-SITUATIONS, AMID = 0.55, 0.05  # shares of those that are situations and small talk, and small talk with a fact here and there; 0.45 and 0.17, with more trees, made a model decline 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists
+SCENES = 0.3  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
+SITUATIONS, AMID = 0.43, 0.06  # shares of those that are situations and small talk, and small talk with a fact here and there; 0.45 and 0.17, with more trees, made a model decline 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists
 TREES = 0.3  # share of batches that are trees, for models that take them; with 0.6 small talk fell (79 to 71 of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back
-FOR_TREES = 1024  # tokens of the longest rows of trees: their mask makes attention compute all pairs, and rows of 2,048 went at 1.0 thousand tokens a second, of 1,024 at 1.9
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING[0], marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
@@ -92,7 +91,7 @@ def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, lengt
 
 def with_trees(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, ...]:
     """As `batch`, or rows of trees with the places of their tokens as a third: tree, branch (0 for the trunk) and position, [rows, length + 1, 3]."""
-    if length > FOR_TREES or Random(f"{seed} {number}").random() >= TREES:
+    if Random(f"{seed} {number}").random() >= TREES:
         return batch(tok, seed, number, rows, length)
     ids, weights, places = zip(*(row_of_trees(tok, f"{seed} {number} {i}", length) for i in range(rows)))
     return torch.tensor(ids, dtype=torch.int16), torch.tensor(weights, dtype=torch.float32), torch.tensor(places, dtype=torch.int16)
@@ -141,12 +140,11 @@ def masks(places: torch.Tensor, config) -> torch.Tensor | dict[str, torch.Tensor
 Maker = Callable[[PreTrainedTokenizerFast, int, int, int, int], tuple[torch.Tensor, ...]]  # tokenizer, seed, number, rows, length
 
 
-def _work(make: Maker, folder: str, seed: int, start: int, shape, queue) -> None:
+def _work(make: Maker, folder: str, seed: int, start: int, step: int, shape, queue) -> None:
     torch.set_num_threads(1)
     queue.cancel_join_thread()  # or this process would wait for a killed one to read what it has made
     tok = PreTrainedTokenizerFast.from_pretrained(folder)
-    number = start
-    while True:
+    for number in count(start, step):
         rows, length = shape
         made = tuple(t.numpy() for t in make(tok, seed, number, rows, length))
         while True:
@@ -156,7 +154,6 @@ def _work(make: Maker, folder: str, seed: int, start: int, shape, queue) -> None
             except Full:
                 if not multiprocessing.parent_process().is_alive():
                     return
-        number += 1
 
 
 class Inline:
@@ -175,25 +172,30 @@ class Inline:
 
 
 class Background:
-    """Batches from another process; `shape` says how many rows of which length it makes next."""
+    """Batches from other processes, in turn; `shape` says how many rows of which length they make next."""
 
-    def __init__(self, make: Maker, folder: str, seed: int, start: int, rows: int, length: int, ahead: int = 6) -> None:
+    def __init__(self, make: Maker, folder: str, seed: int, start: int, rows: int, length: int, makers: int = 1, ahead: int = 3) -> None:
         context = multiprocessing.get_context("spawn")
         self.shape = context.Array("i", [rows, length])
-        self.queue = context.Queue(ahead)
-        self.process = context.Process(target=_work, args=(make, folder, seed, start, self.shape, self.queue), daemon=True)
-        self.process.start()
+        self.queues = [context.Queue(ahead) for _ in range(makers)]
+        self.processes = [context.Process(target=_work, args=(make, folder, seed, start + number, makers, self.shape, queue), daemon=True) for number, queue in enumerate(self.queues)]
+        for process in self.processes:
+            process.start()
+        self.turn = cycle(zip(self.processes, self.queues))
 
     def next(self, rows: int, length: int) -> tuple[torch.Tensor, ...]:
-        """The next batch; after a change of shape a few of the old shape still come. Raises RuntimeError where the process that makes them has ended."""
+        """The next batch; after a change of shape a few of the old shape still come. Raises RuntimeError where the process that makes it has ended."""
         self.shape[0], self.shape[1] = rows, length
+        process, queue = next(self.turn)
         while True:
             try:
-                return tuple(torch.from_numpy(array) for array in self.queue.get(timeout=PATIENCE))
+                return tuple(torch.from_numpy(array) for array in queue.get(timeout=PATIENCE))
             except Empty:
-                if not self.process.is_alive():
+                if not process.is_alive():
                     raise RuntimeError("the process that makes batches has ended: what it printed says why") from None
 
     def close(self) -> None:
-        self.process.terminate()
-        self.process.join()
+        """Stop them."""
+        for process in self.processes:
+            process.terminate()
+            process.join()

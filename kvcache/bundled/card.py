@@ -108,7 +108,8 @@ def options(training: dict) -> str:
     """What a training was told beside its model and tokens."""
     begun = f" --start {where(training['start'])} --rate {training['rate']}" if training.get("start") else ""
     seed = f" --seed {training['seed']}" if isinstance(training["seed"], int) and training["seed"] else ""
-    return begun + seed + (" --bfloat16" if training.get("bfloat16") else "")
+    rows = f" --rows {training['rows']}" if training.get("rows", 1) > 1 else ""
+    return begun + seed + rows + (" --bfloat16" if training.get("bfloat16") else "")
 
 
 def separate(folder: Path) -> str:

@@ -145,6 +145,13 @@ def _source(name: str, theirs: dict[str, torch.Tensor]) -> torch.Tensor | None:
     return theirs.get(name)
 
 
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile each layer, all with the same code, so that there is one graph for each shape of rows."""
+    for layers in (module for module in model.modules() if isinstance(module, torch.nn.ModuleList)):
+        for layer in layers:
+            layer.compile(dynamic=False)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """All weights of a model's folder, by name."""
     return {name: p for file in files(folder) for name, p in load_file(file).items()}

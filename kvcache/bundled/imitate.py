@@ -16,14 +16,14 @@ RATE, FLAT = 4e-3, 0.3  # flat until this share of the steps, then falling to 0
 
 def imitate(model: nn.Module, pupils: Mapping[str, Callable[[Tensor], Tensor]], start: Path, ids: Callable[[int], Tensor], steps: int) -> dict[str, float]:
     """Train parts of `model` in place; `pupils` are named by the teacher's sublayers. ids(step) [B, T] is what is read. Returns each one's error at the end."""
-    teacher = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).eval()
+    teacher = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).eval().to(next(model.parameters()).device)
     fed, given = recorded({name: teacher.get_submodule(name) for name in pupils})
     parameters = list(model.parameters())  # those of no pupil get no gradient and stay
     adamw = torch.optim.AdamW(parameters, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
     errors = dict.fromkeys(pupils, 1.0)
     for step in range(steps):
         with torch.no_grad():
-            teacher.model(ids(step), use_cache=False)
+            teacher.model(ids(step).to(teacher.device), use_cache=False)
         lost = {name: error(pupil(fed[name]), given[name]) for name, pupil in pupils.items()}
         adamw.zero_grad()
         sum(lost.values()).backward()

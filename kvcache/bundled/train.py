@@ -8,7 +8,7 @@ any time and start it again with the same arguments: it goes on from its last ch
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import DEFAULT, NAMES, environment
@@ -23,8 +23,8 @@ class Stage:
     rows: int
 
 
-CURRICULUM = (Stage(0.12, 128, 32), Stage(0.14, 256, 16), Stage(0.30, 512, 12), Stage(0.30, 1024, 6), Stage(0.14, 2048, 4))
-FURTHER = (Stage(0.06, 256, 24), Stage(0.38, 512, 12), Stage(0.38, 1024, 6), Stage(0.18, 2048, 4))  # for weights that know their language already
+CURRICULUM = (Stage(0.04, 128, 32), Stage(0.08, 256, 16), Stage(0.26, 512, 12), Stage(0.34, 1024, 6), Stage(0.28, 2048, 4))
+FURTHER = (Stage(0.10, 512, 12), Stage(0.45, 1024, 6), Stage(0.45, 2048, 4))  # for weights that know their language already
 READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 SMOKE_TOKENS = 4_000
@@ -63,13 +63,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT, choices=NAMES)
     parser.add_argument("--start", type=Path, help="folder of a model whose weights and tokenizer to begin with")
     parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
+    parser.add_argument("--minutes", type=float, help="train for so long, interruptions left out, in place of a number of tokens")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--work", type=Path, help="checkpoints and the exported model go here (default: build/MODEL)")
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
-    parser.add_argument("--threads", type=int, default=2, help="parts of each batch computed side by side, on one core each")
+    parser.add_argument("--threads", type=int, help="parts of each batch computed side by side, on one core each; 2 on a CPU, 1 on a GPU")
+    parser.add_argument("--rows", type=int, default=1, help="factor on the rows of each step: 8 on a large GPU")
+    parser.add_argument("--makers", type=int, default=1, help="processes that make data: a dozen for a large GPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bfloat16", action="store_true", help="multiply matrices in bfloat16: 1.6 times as fast on a CPU with AVX-512 BF16; slow on one without")
-    parser.add_argument("--compile", action="store_true", help="compile the model; needs a C++ compiler on CPU")
+    parser.add_argument("--bfloat16", action="store_true", help="multiply matrices in bfloat16: on GPUs, and 1.6 times as fast on a CPU with AVX-512 BF16; slow on one without")
+    parser.add_argument("--compile", action="store_true", help="compile each layer: for a GPU; needs a C++ compiler on a CPU")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
     options = parser.parse_args(arguments)
     options.work = options.work or Path("build") / options.model
@@ -108,8 +111,9 @@ class Run:
         self.curriculum = SMOKE if options.smoke else READING if self.member.reads else FURTHER if options.start else CURRICULUM
         self.total = SMOKE_TOKENS if options.smoke else options.tokens
         self.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.threads = options.threads or (2 if self.device == "cpu" else 1)
         # One thread per part of the batch waits once a step; threads inside every operation wait thousands of times.
-        self.pool = ThreadPoolExecutor(options.threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
         torch.manual_seed(options.seed)
         self.folder = options.work / "export"
         self.checkpoint = options.work / "checkpoint.pt"
@@ -118,16 +122,17 @@ class Run:
         self.tok.save_pretrained(self.folder)
         self.model = family.fresh(options.model, options.seed, options.start, self.tok).to(self.device)
         self.optimisers, self.rates = optimisers(self.model)
-        self.step, self.tokens, self.seconds, self.loss = 0, 0, 0.0, float("nan")
+        self.step, self.tokens, self.seconds, self.loss = 0, 0, 0.0, None
         if self.checkpoint.exists():
             self.load()
         elif options.start:
             self.imitate()
-        self.body = torch.compile(self.model.base_model, dynamic=False) if options.compile else self.model.base_model
-        stage = stage_at(self.tokens / self.total, self.curriculum)
+        if options.compile:
+            family.compile_layers(self.model)
+        stage = self.stage()
         make = texts.batch if self.member.reads else batches.with_trees if self.member.trees else batches.batch
         made_here = (make, str(self.folder), options.seed, self.step)
-        self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length)
+        self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length, options.makers)
 
     def tokenizer(self):
         """The one this run began with, or that of the model it starts from, or a new one; with as many whole words as the model has room for."""
@@ -156,13 +161,24 @@ class Run:
             print("errors after imitation: " + ", ".join(f"{name} {error:.3f}" for name, error in errors.items()), flush=True)
             self.save()
 
+    def share(self) -> float:
+        """How much of the training is done, 0 to 1."""
+        return self.seconds / (60 * self.options.minutes) if self.options.minutes else self.tokens / self.total
+
+    def stage(self) -> Stage:
+        """The part of the curriculum that training is in, with the rows of a step as they were asked for."""
+        stage = stage_at(self.share(), self.curriculum)
+        return replace(stage, rows=stage.rows * self.options.rows)
+
     def train(self) -> None:
-        """Until all tokens were seen."""
+        """Until all tokens were seen, or the minutes are over."""
         from tqdm import tqdm
 
+        stage = self.stage()
+        self.data.next(stage.rows, stage.length)  # not used: it comes when those who make them are ready, which is no time of training
         begin, before, saved, exported = time.monotonic(), self.seconds, self.seconds, self.seconds
-        with tqdm(total=round(self.total), initial=self.tokens, unit="tok", unit_scale=True, mininterval=10) as bar:
-            while self.tokens < self.total:
+        with tqdm(total=None if self.options.minutes else round(self.total), initial=self.tokens, unit="tok", unit_scale=True, mininterval=10) as bar:
+            while self.share() < 1:
                 report = self.one_step(log=self.step % 25 == 0)
                 self.seconds = before + time.monotonic() - begin
                 bar.update(self.tokens - bar.n)
@@ -179,52 +195,58 @@ class Run:
 
     def one_step(self, log: bool = False) -> str:
         """One step; returns a line for the log now and then."""
-        share = self.tokens / self.total
-        stage = stage_at(share, self.curriculum)
-        batch = [tensor.to(self.device) for tensor in self.data.next(stage.rows, stage.length)]
+        share, stage = self.share(), self.stage()
+        batch = self.data.next(stage.rows, stage.length)
         ids, weights = batch[:2]
         total = float(weights[:, 1:].sum())
-        parts = list(self.pool.map(lambda part: self.gradients(total, *part), zip(*(tensor.chunk(self.options.threads) for tensor in batch))))
+        parts = list(self.pool.map(lambda part: self.gradients(total, *part), zip(*(tensor.chunk(self.threads) for tensor in batch))))
         for p, *grads in zip(self.model.parameters(), *(grads for _, _, grads in parts)):
             p.grad = sum(grads)
         self.update(self.options.rate * rate_at(share))
         self.step += 1
         self.tokens += ids[:, 1:].numel()
         value, right = sum(loss for loss, _, _ in parts), parts[0][1]
-        self.loss = value if self.loss != self.loss else 0.98 * self.loss + 0.02 * value
-        return f"length {ids.shape[1] - 1} loss {self.loss:.3f} recalled tokens right {right:.3f}" if log else ""
+        self.loss = value if self.loss is None else 0.98 * self.loss + 0.02 * value
+        return f"length {ids.shape[1] - 1} loss {self.loss:.3f} recalled tokens right {right():.3f}" if log else ""
 
     def gradients(self, total: float, ids, weights, beside=None):
-        """The weighted loss of some rows as a share of `total` weight, the share of recalled tokens predicted right, and the gradients.
+        """The weighted loss of some rows as a share of `total` weight, what tells the share of recalled tokens predicted right, and the gradients.
 
-        ids, weights [B, T + 1]; beside: what an encoder reads [B, S], or the places of tokens in trees [B, T + 1, 3].
+        ids, weights [B, T + 1]; beside: what an encoder reads [B, S], or the places of tokens in trees [B, T + 1, 3]; all in the CPU's memory.
         """
         import torch
         import torch.nn.functional as F
 
         from .batches import RECALLED
 
-        ids = ids.long()
         w = weights[:, 1:].flatten()
-        keep = w > 0
+        kept = w.nonzero().squeeze(1)  # found here: a GPU would have to be waited for
+        targets, w = ids[:, 1:].flatten()[kept], w[kept]
+        ids, beside, kept, targets, w = (self.moved(tensor) for tensor in (ids, beside, kept, targets.long(), w))
         with self.precision():
-            logits = self.logits(ids[:, :-1], beside, keep)
-        targets, w = ids[:, 1:].flatten()[keep], w[keep]
+            logits = self.logits(ids[:, :-1].long(), beside, kept)
         loss = (F.cross_entropy(logits.float(), targets, reduction="none") * w).sum() / total
-        told = w == RECALLED
-        right = (logits[told].argmax(-1) == targets[told]).float().mean().item()
-        return loss.item(), right, torch.autograd.grad(loss, list(self.model.parameters()))
 
-    def logits(self, ids, beside, keep):
-        """[kept, V] of ids [B, T], after texts or with places as `gradients` takes them; keep [B T]."""
+        def right() -> float:
+            told = w == RECALLED
+            return (logits[told].argmax(-1) == targets[told]).float().mean().item()
+
+        return loss.detach(), right, torch.autograd.grad(loss, list(self.model.parameters()))
+
+    def moved(self, tensor):
+        """A tensor on the device of the model, copied there while the GPU computes; None stays None."""
+        return tensor if tensor is None or self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def logits(self, ids, beside, kept):
+        """[N, V] of ids [B, T], after texts or with places as `gradients` takes them, at the N places in B T that are kept."""
         from .batches import masks
 
         if self.member.reads:
             texts = beside.long()
             read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
-            return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[keep]
+            return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[kept]
         placed = {} if beside is None else {"attention_mask": masks(beside[:, :-1], self.model.config), "position_ids": beside[:, :-1, 2].long()}
-        return self.model.lm_head(self.body(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[keep])
+        return self.model.lm_head(self.model.base_model(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[kept])
 
     def update(self, factor: float) -> None:
         """Clip the gradients and step both optimisers."""
@@ -271,8 +293,8 @@ class Run:
         from . import family
 
         family.export(self.model, self.tok, self.folder)
-        note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": round(self.loss, 4), "seed": self.options.seed,
-                "rate": self.options.rate, "bfloat16": self.options.bfloat16}
+        note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": self.loss and round(float(self.loss), 4), "seed": self.options.seed,
+                "rate": self.options.rate, "bfloat16": self.options.bfloat16, "rows": self.options.rows}
         (self.folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
 
 
