@@ -380,7 +380,7 @@ class Conversation:
         try:
             note = self._rewind(plan.prompt_ids, plan.source_ids)
             unheard = () if self.heard_ids else plan.source_ids
-            note = _join(note, f"the encoder read {len(unheard):,} tokens" if unheard else "")
+            note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
             seen = len(self.cached_ids)
             events = generate_tokens(
                 self.loaded,

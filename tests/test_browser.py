@@ -331,6 +331,17 @@ def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
     expect(picker).to_have_value(re.compile("kvlab-mistral-5m"))
 
 
+def test_an_emptied_model_box_gets_its_model_back_and_the_chat_goes_on(visit):
+    page = visit()
+    box = page.locator("#kv-model input")
+    before = box.input_value()
+    box.fill("")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value(before)
+    send(page, WORDS)
+    finished(page, 1)
+
+
 def test_of_two_models_picked_in_haste_the_page_shows_the_second(visit, monkeypatch):
     page, plain, asked, go_on = visit(), models.load, [], threading.Event()
 
@@ -519,11 +530,13 @@ CONTRAST = """(selectors) => {
         const colour = parse(getComputedStyle(node).backgroundColor); if (colour.length < 4 || colour[3] > .9) return colour; }
         return [255, 255, 255] };
     return selectors.map((selector) => { const node = document.querySelector(selector); const style = getComputedStyle(node);
-        const [a, b] = [light(parse(style.fill && node.tagName === 'text' ? style.fill : style.color)), light(back(node))];
+        const behind = back(node), front = parse(style.fill && node.tagName === 'text' ? style.fill : style.color);
+        let opaque = front.length < 4 ? 1 : front[3]; for (let at = node; at; at = at.parentElement) opaque *= getComputedStyle(at).opacity;
+        const [a, b] = [light([0, 1, 2].map((i) => front[i] * opaque + behind[i] * (1 - opaque))), light(behind)];
         return [selector, Math.round((Math.max(a, b) + .05) / (Math.min(a, b) + .05) * 10) / 10] }) }"""
 READ = ["#kv-header h1", "#kv-header p", "#kv-setup h2", "#kv-chatbot .message.user p", "#kv-chatbot .message.bot p",
         "#kv-chatbot .kv-stats", "#kv-chatbot .kv-stats b", "#kv-fates .kv-legend li", "#kv-history .kv-facts",
-        "#kv-setup [data-testid=block-info]", "#kv-history .xtick text", "#kv-message .submit-button", "#kv-undo", ".kv-predicted td"]
+        "#kv-setup [data-testid=block-info]", "#kv-history .xtick text", "#kv-message .submit-button", "#kv-undo", ".kv-predicted td", "footer button"]
 
 
 def test_text_is_readable_in_dark_and_in_light_and_charts_follow(visit):
@@ -532,6 +545,8 @@ def test_text_is_readable_in_dark_and_in_light_and_charts_follow(visit):
     send(page, WORDS)
     finished(page, 1)
     page.wait_for_selector("#kv-history .xtick text", state="attached")
+    expect(page.locator("#kv-undo")).to_be_enabled()
+    page.wait_for_timeout(500)  # what was disabled fades in
     assert too_faint(page) == []
     page.evaluate("document.body.classList.remove('dark')")
     page.wait_for_function("getComputedStyle(document.querySelector('#kv-history .xtick text')).fill === 'rgb(91, 100, 119)'")

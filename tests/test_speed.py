@@ -286,6 +286,11 @@ def test_the_figures_have_a_line_for_each_contender():
     assert figures.ticks([2.3, 40]) == [1, 2, 5, 10, 20, 50, 100] and figures.size_text(2e6) == "2 MB" and figures.short(4096) == "4k"
 
 
+def test_no_two_contenders_look_alike_where_only_their_points_show():
+    looks = [(figures.colour_of(name), figures.SYMBOLS[figures.dash_of(name)]) for name in contenders.CONTENDERS]
+    assert len(set(looks)) == len(looks)
+
+
 def test_the_readmes_table_comes_from_the_json(tmp_path, monkeypatch, capsys):
     (tmp_path / "speed.json").write_text(a_report().to_json())
     (tmp_path / "README.md").write_text("a\n<!-- speed -->\nold\n<!-- /speed -->\nb")

@@ -10,6 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
+import tiny_models
 from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
 import kvcache
@@ -196,6 +197,11 @@ def test_the_history_figure_marks_window_turns_and_a_dynamic_cache():
     assert by_name["DynamicCache would hold"]["y"][-1] == 40_000 and by_name["DynamicCache would hold"]["line"]["dash"] == "dash"
     assert by_name["tokens seen"]["y"][-1] == 40
     assert {note["text"] for note in figure["layout"]["annotations"]} == {"turn 2", "window 32"}
+
+
+@pytest.mark.parametrize(("name", "parameters", "window"), [("sliding_window", {"window_length": 24}, 24), ("sink", {"window_length": 24}, 24), ("dynamic", {}, None)])
+def test_the_window_of_a_conversations_cache_is_marked(name, parameters, window):
+    assert view.limits(kvcache.create(name, tiny().model, **parameters))["window"] == window
 
 
 def test_an_empty_history_is_a_figure_too():
@@ -403,6 +409,15 @@ def test_an_event_that_waits_for_its_turn_answers_nothing_but_what_it_was_begun_
     assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, ticket)) == [gr.skip()] and box.occupied
     assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == ["second"]
     assert list(events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {}, box.ticket)) == [gr.skip()] and not box.occupied
+
+
+def test_a_reply_asked_for_anew_and_taken_back_in_time_says_that_the_old_one_stays():
+    box, said = Outbox(), []
+    for wanted in ("a message", AGAIN):
+        box.take(wanted)
+        box.stop.set()
+        said += events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice})
+    assert "before its turn came." in said[0]["notice"] and "before its turn came: all stays as it was." in said[1]["notice"]
 
 
 def test_half_a_character_is_shown_as_such_and_stops_nothing():
@@ -827,9 +842,32 @@ def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back()
     assert [name for name, group in form.groups.items() if shown[group]["visible"]] == ["encoder_decoder"]
     assert form.part_in(shown) == "quantized" and form.part_in(form.refit("sink", reader().config)) == "dynamic"
     assert form.part_in(form.refit("sink", reader().config, ["dynamic", "quantized"])) == "static"
-    assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "dynamic"
+    assert form.refit("encoder_decoder", tiny().config)[form.cache]["value"] == "quantized", "the form's own cache"
     assert "value" not in form.refit("sink", tiny().config)[form.cache], "what fits is not sent back over what was picked meanwhile"
     assert "Sliding window: umt5 biases by the distance" in shown[form.reasons]
+
+
+def test_columns_stay_different_when_the_model_changes_and_come_back_with_it():
+    """A Llama has no windows for `hybrid`, so that its column gets a cache that no other one has, and `hybrid` again with the next model."""
+    import gradio as gr
+    with gr.Blocks():
+        columns = [forms.cache_form(kvcache.ENTRIES, f"column-{n}", name) for n, name in enumerate(("dynamic", "offloaded", "hybrid"))]
+    session, values = Session("s"), {form.cache: form.preset for form in columns}
+
+    def change(kind):
+        config = tiny_models.build(kind).config
+        shown = events.refitted(session, values, config, columns)
+        values.update({form.cache: shown[form.cache].get("value", values[form.cache]) for form in columns})
+        assert all(form.fits(values[form.cache], config) for form in columns)
+        return [values[form.cache] for form in columns]
+
+    before = change("gemma3_text")
+    assert before == ["dynamic", "offloaded", "hybrid"]
+    llama = change("llama")
+    assert llama[:2] == ["dynamic", "offloaded"] and len({*llama, "hybrid"}) == 4
+    assert change("mamba2") == ["mamba"] * 3 and change("gemma3_text") == before
+    values[columns[0].cache] = "static"
+    assert change("mistral")[0] == "static", "what the visitor picked stays"
 
 
 def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders_tokens(tab):

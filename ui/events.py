@@ -136,7 +136,7 @@ def refused(tab: ChatTab, sentence: str) -> dict:
 
 
 def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None) -> Iterator[dict]:
-    """Answer what has its turn, if the ticket is its own. A message that was stopped while it waited is given back, with `taken_back(sentence)`."""
+    """Answer what has its turn, if the ticket is its own. What was stopped while it waited is taken back, a message into its box, with `taken_back(sentence)`."""
     wanted = box.next(ticket)
     if wanted is None:
         yield gr.skip()  # without a word, Gradio would empty what the event paints
@@ -144,7 +144,7 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
     try:
         if box.stop.is_set():
             box.give_back(wanted)
-            yield taken_back(fragments.notice("Taken back before its turn came.", "info"))
+            yield taken_back(fragments.notice("Taken back before its turn came" + (": all stays as it was." if wanted is AGAIN else "."), "info"))
         else:
             yield from answer(wanted)
     finally:
@@ -293,6 +293,20 @@ def _empty_charts(tab: ChatTab, session: Session) -> dict:
     return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
 
 
+def refitted(session: Session, values: Mapping, config, which: Sequence[CacheForm]) -> dict:
+    """What forms side by side show for a model: caches that fit in place of those that don't, each another one if there are as many."""
+    wanted = {form.form_id: session.wanted(form.form_id, values[form.cache]) for form in which}
+    taken = [name for form in which if form.fits(name := wanted[form.form_id], config)]
+    shown = {}
+    for form in which:
+        name = wanted[form.form_id]
+        new = form.fitting(name, config, taken)
+        shown |= form.refit(values[form.cache], config, taken, name)
+        session.stand_ins[form.form_id] = new, name
+        taken += [new, form.part_in(shown)]
+    return shown
+
+
 def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
     """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
     quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
@@ -304,7 +318,10 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         return {tab.predicted: view.prediction(cache, parameters, models.load(values[tab.model]))}
 
     def parameters_changed(values):
-        return forecast(values)
+        try:
+            return forecast(values)
+        except models.ModelError:
+            return gr.skip()
 
     def picked(values, which: Sequence[CacheForm]) -> dict:
         """What forms show for the caches that are picked in them, and the forecast."""
@@ -314,28 +331,26 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         return shown
 
     def cache_changed(values):
-        return picked(values, [tab.form])
+        try:
+            return picked(values, [tab.form])
+        except models.ModelError:
+            return tab.form.chosen(values[tab.form.cache], None)
 
     def load_picked(values, progress):
         return models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
 
     def model_changed(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
-        name, _ = tab.form.read(values)
-        session.refused = ""
+        session.refused = None
         try:
             loaded = load_picked(values, progress)
         except models.ModelError as error:
-            session.refused = values[tab.model]
+            session.refused = values[tab.model] or ""
             return {tab.model_note: fragments.notice(str(error), "error")}
         session.showing = values[tab.model]
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
-                 **tab.form.refit(name, loaded.config), **forecast(values | {tab.form.cache: tab.form.fitting(name, loaded.config)})}
-        taken = []
-        for form in forms:
-            shown |= form.refit(values[form.cache], loaded.config, taken)
-            taken.append(form.part_in(shown))
-        return shown
+                 **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}
+        return shown | forecast(values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])})
 
     def arrived(values, request: gr.Request, progress=gr.Progress()):
         session = registry.get(key_of(request))
@@ -357,7 +372,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     def settled(values, request: gr.Request):
         """What was picked while a model was read, with its own settings and reasons; in place of a model that can't be had, the one before."""
         session = registry.get(key_of(request))
-        refused = session.refused and values[tab.model] == session.refused
+        refused = session.refused is not None and (values[tab.model] or "") == session.refused
         back = {tab.model: session.showing or models.DEFAULT} if refused else {}
         try:
             return picked(values | back, [tab.form, *forms]) | back

@@ -103,6 +103,7 @@ class CacheForm:
     """
     form_id: str
     entries: Mapping[str, Any]
+    preset: str
     cache: gr.Dropdown
     note: gr.HTML
     reasons: gr.HTML
@@ -137,24 +138,31 @@ class CacheForm:
         entry = self.entries[name]
         return {self.note: note_html(entry, config), self.reasons: reasons_html(entry, config, self.form_id), **updates}
 
-    def fitting(self, name: str, config) -> str:
-        """The cache of that name if it can be had for this model, else the first that can."""
-        return next((each for each in (name, *self.entries) if not why_not(self.entries[each], config)), name)
+    def fits(self, name: str, config) -> bool:
+        """Can the cache of that name be had for this model?"""
+        return not why_not(self.entries[name], config)
 
-    def refit(self, name: str, config, taken: Collection[str] = ()) -> dict:
+    def fitting(self, name: str, config, taken: Collection[str] = ()) -> str:
+        """The cache of that name if it can be had for this model, else the form's own or another that can, rather one not in `taken`."""
+        others = sorted((self.preset, *self.entries), key=lambda each: each in taken)
+        return next((each for each in (name, *others) if self.fits(each, config)), name)
+
+    def refit(self, name: str, config, taken: Collection[str] = (), wanted: str | None = None) -> dict:
         """Updates after another model was loaded: which caches and choices fit it, and one that does in place of one that does not.
 
-        A cache that is made of others takes the former one for its part, where it can, else the first one not in `taken`.
-        One that fits is not sent back: another may have been picked meanwhile.
+        `wanted` is the cache that the one of this name stands in for: it comes back where it fits. A cache that is made of others
+        takes the former one for its part, where it can, else the first one not in `taken`. One that fits is not sent back:
+        another may have been picked meanwhile.
         """
-        new = self.fitting(name, config)
+        former = wanted or name
+        new = self.fitting(former, config, taken)
         put = {} if new == name else {"value": new}
         updates = self.chosen(new, config) | {self.cache: gr.update(choices=cache_choices(self.entries, config), **put)}
         entry = self.entries[new]
         if new != name and entry.parts:
             off = disabled(entry, entry.parameters[0], config)
-            parts = [part for part in (name, *entry.parts) if part in entry.parts and part not in off]
-            updates[self.choosers[new]] = next((part for part in parts if part == name or part not in taken), parts[0])
+            parts = [part for part in (former, *entry.parts) if part in entry.parts and part not in off]
+            updates[self.choosers[new]] = next((part for part in parts if part == former or part not in taken), parts[0])
         return updates
 
     def part_in(self, updates: Mapping) -> str | None:
@@ -187,7 +195,7 @@ def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label:
                         widgets |= _parameter_widgets(own, form_id, {}, name)
                 if folded and not entry.parameters:
                     gr.HTML('<p class="kv-quiet">Nothing to set.</p>')
-    return CacheForm(form_id, entries, cache, note, reasons, groups, parts, widgets)
+    return CacheForm(form_id, entries, default, cache, note, reasons, groups, parts, widgets)
 
 
 def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any], *whole: str) -> dict:

@@ -36,8 +36,8 @@ def table_html(report: Report) -> str:
 def _row_html(report: Report, row: Row) -> str:
     figures_of = (f"{row.context:,}", ms_text(row.seconds), versus(report.times_faster(row), row, "faster", "slower"), human_bytes(row.nbytes),
                   versus(report.times_smaller(row), row, "smaller", "larger"), f"{row.update.median * 1e6:,.0f}" if row.update else "–")
-    colour = figures.COLOURS.get(row.contender.split("-")[0], "var(--kv-text)")
-    name = f'<i class="kv-swatch" style="background: {colour}"></i>{escape(row.label)}'
+    symbol = figures.SYMBOLS[figures.dash_of(row.contender)]
+    name = f'<i class="kv-swatch kv-{symbol}" style="background: {figures.colour_of(row.contender)}"></i>{escape(row.label)}'
     return f'<tr><th scope="row">{name}</th>{"".join(f"<td>{escape(text)}</td>" for text in figures_of)}</tr>'
 
 

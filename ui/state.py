@@ -51,7 +51,8 @@ class Session:
     comparison: Any = None
     lost_comparison: bool = False  # freed since it was run
     showing: str = ""  # the model that the page shows
-    refused: str = ""  # the model picked last, where it can't be had
+    refused: str | None = None  # the model picked last, where it can't be had
+    stand_ins: dict[str, tuple[str, str]] = field(default_factory=dict)  # by form, the cache that a model's change put there and the one it stands in for
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
@@ -61,6 +62,11 @@ class Session:
     def boxes(self) -> tuple[Outbox, ...]:
         """One for each tab that computes."""
         return self.chat_box, self.compare_box, self.measure_box
+
+    def wanted(self, form_id: str, name: str) -> str:
+        """The cache that the one in a form stands in for, or itself."""
+        stand_in, wanted = self.stand_ins.get(form_id, ("", ""))
+        return wanted if name == stand_in else name
 
     def prepare(self, wanted: Settings) -> str:
         """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".

@@ -158,8 +158,8 @@ def own_side(cache):
 def limits(cache) -> dict[str, int | None]:
     """The window or the capacity to mark in the chart."""
     cache = own_side(cache)
-    window = getattr(cache, "window_length", None) if getattr(cache, "bounded", False) else None
-    return {"window": window, "capacity": getattr(cache, "capacity", None)}
+    windows = [layer.window_length for layer in cache.layers if getattr(layer, "window_length", None)] if getattr(cache, "bounded", False) else []
+    return {"window": max(windows, default=None), "capacity": getattr(cache, "capacity", None)}
 
 
 def memory_chart(snapshot: Snapshot) -> str:

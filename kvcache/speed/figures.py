@@ -18,9 +18,10 @@ COLOURS = {
     "window": "var(--kv-text)", "sink": "var(--kv-text)",
 }  # fmt: skip
 DASHES = {
-    "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "native-8": "dot", "native-2": "dash",
+    "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
     "fused-8": "dot", "fused-2": "dash", "sink": "dash", "alone": "dot",
 }  # fmt: skip
+SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}  # as dashes tell lines of one colour apart, so these their points
 # The page's own colours in light, for a page that stands alone.
 LIGHT = {
     "--kv-keys": "#4457e0", "--kv-values": "#10a393", "--kv-scales": "#e8a23d", "--kv-residual": "#8f63dd", "--kv-state": "#d9577a",
@@ -54,12 +55,22 @@ def _figure(rows: Sequence[Row], value: Callable[[Row], float], name: str, words
 def _line(rows: Sequence[Row], value: Callable[[Row], float], hover: str) -> dict:
     rows = sorted(rows, key=lambda row: row.context)
     first = rows[0]
-    colour = COLOURS.get(first.contender.split("-")[0], "var(--kv-text)")
+    dash = dash_of(first.contender)
     return {
         "type": "scatter", "mode": "lines+markers", "name": first.label, "x": [row.context for row in rows], "y": [value(row) for row in rows],
-        "line": {"color": colour, "width": 2, "dash": DASHES.get(first.contender, "solid")}, "marker": {"size": 7},
+        "line": {"color": colour_of(first.contender), "width": 2, "dash": dash}, "marker": {"size": 7 if dash == "solid" else 9, "symbol": SYMBOLS[dash]},
         "hovertemplate": f"{first.label}, %{{x:,}} tokens: {hover}<extra></extra>",
     }  # fmt: skip
+
+
+def colour_of(contender: str) -> str:
+    """One for all of a family."""
+    return COLOURS.get(contender.split("-")[0], "var(--kv-text)")
+
+
+def dash_of(contender: str) -> str:
+    """How its line is drawn, which tells it from the others of its colour."""
+    return DASHES.get(contender, "solid")
 
 
 def ticks(values: Sequence[float]) -> list[float]:
