@@ -244,7 +244,7 @@ class OffloadedCache(Offloading):
 
     Layer k + 1 comes on a second stream while k computes, k - 1 leaves. Holds what DynamicCache holds and gives the
     same bits. On a machine without accelerator a DynamicCache that says so once. Copies the whole layer both ways at
-    every token: it saves accelerator memory, not time. Unmeasured on an accelerator.
+    every token: it saves accelerator memory, not time.
     """
 
     name = "offloaded"

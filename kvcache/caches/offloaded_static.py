@@ -100,7 +100,7 @@ class OffloadedStaticCache(Offloading, StaticCache):
     Two buffers of one layer's size on the device take turns: in one the current layer computes while the next is copied
     into the other, and of what was computed only the new rows go back. Windows that the model has itself stay on the
     device. Gives the bits of StaticCache; on a machine without accelerator it is one, and says so once. Takes one
-    device: Raises ValueError for a layer_device_map of several. Unmeasured on an accelerator.
+    device: Raises ValueError for a layer_device_map of several.
     """
 
     name = "offloaded_static"
