@@ -94,4 +94,5 @@ def test_the_table_compares_in_words_and_says_what_is_missing():
     report = Report(rows=[a_row(), a_row("native-4", 0.04, 1_000_000)], left_out=[LeftOut("layer", 8, 1024, "upstream fp8", "it is <not> here")])
     table = measure_view.table_html(report)
     assert "4.00x slower" in table and "4.00x smaller" in table and "it is &lt;not&gt; here" in table and report.machine["torch"] in table
+    assert 'class="kv-swatch kv-circle"' in table and 'class="kv-swatch kv-square"' in measure_view.table_html(Report(rows=[a_row("static")]))
     assert measure_view.versus(1 / 1.12, a_row("dynamic"), "smaller", "larger") == "1.12x larger"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,9 @@ def test_the_figures_have_a_line_for_each_contender():
 def test_no_two_contenders_look_alike_where_only_their_points_show():
     looks = [(figures.colour_of(name), figures.SYMBOLS[figures.dash_of(name)]) for name in contenders.CONTENDERS]
     assert len(set(looks)) == len(looks)
+    row = a_report().rows[0]
+    marks = [figures.ms_figure([replace(row, contender=name)])["data"][0]["marker"]["symbol"] for name in ("native-4", "native-8", "native-2")]
+    assert marks == ["circle", "diamond", "square"]
 
 
 def test_the_readmes_table_comes_from_the_json(tmp_path, monkeypatch, capsys):

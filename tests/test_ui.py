@@ -18,7 +18,7 @@ import ui  # noqa: F401  (before gradio: telemetry off)
 import gradio as gr  # noqa: E402
 from kvcache import catalog, models
 from kvcache.engine import Compiling, Prefill, Stats, Token
-from kvcache.memory import LayerMemory, Snapshot
+from kvcache.memory import LayerMemory, Snapshot, take_snapshot
 from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, compared_length, wanted_columns
@@ -33,14 +33,15 @@ SMALL = {"dynamic": {}, "static": {"max_cache_len": 512}, "sliding_window": {"wi
 PAIRS = [("encoder_decoder", {"self_cache": "dynamic"}), ("encoder_decoder", {"self_cache": "static", "max_cache_len": 512}),
          ("encoder_decoder", {"self_cache": "quantized", "nbits": 2, "q_group_size": 32, "residual_length": 8})]
 TEXT = "The keeper is called Bram and the code is 395."
+TAB = SimpleNamespace(session_hash="tab")
 
 
 @pytest.fixture(autouse=True)
 def one_tiny_model(monkeypatch):
     """Every model asked for is the tiny one, except those with an encoder and one that cannot be had."""
     def load(model_id="tiny", *arguments, **options):
-        if model_id == "no/such-model":
-            raise models.ModelError("The hub has no public model 'no/such-model': check the spelling.")
+        if model_id in ("", None, "no/such-model"):
+            raise models.ModelError(f"The hub has no public model {model_id!r}: check the spelling.")
         return {"reader": reader, "answerer": answerer}.get(model_id, tiny)()
 
     monkeypatch.setattr(models, "load", load)
@@ -94,6 +95,13 @@ def test_every_parameter_of_the_catalog_has_a_widget_with_its_help_and_range(nam
         assert parameter.help.rstrip(".") in widget.info
         if parameter.kind == "int":
             assert f"{parameter.maximum:,}" in widget.info
+
+
+def handler(name, registry):
+    """The first of the page's event handlers with that name, what its inputs hold when the page is opened, and they by id."""
+    from ui import page
+    event = next(event for event in page.build("tiny", registry).fns.values() if event.fn and event.fn.__name__ == name)
+    return event.fn, {widget: widget.value for widget in event.inputs}, {widget.elem_id: widget for widget in event.inputs}
 
 
 def built_form(name, **options):
@@ -201,7 +209,11 @@ def test_the_history_figure_marks_window_turns_and_a_dynamic_cache():
 
 @pytest.mark.parametrize(("name", "parameters", "window"), [("sliding_window", {"window_length": 24}, 24), ("sink", {"window_length": 24}, 24), ("dynamic", {}, None)])
 def test_the_window_of_a_conversations_cache_is_marked(name, parameters, window):
-    assert view.limits(kvcache.create(name, tiny().model, **parameters))["window"] == window
+    session = Session("s")
+    say(session, WORDS, settings(name, parameters))
+    chart = json.loads(view.history_chart(session, take_snapshot(session.conversation.cache)))
+    marked = [note["text"] for note in chart["figure"]["layout"]["annotations"] if note["text"].startswith("window")]
+    assert marked == ([f"window {window}"] if window else [])
 
 
 def test_an_empty_history_is_a_figure_too():
@@ -418,6 +430,13 @@ def test_a_reply_asked_for_anew_and_taken_back_in_time_says_that_the_old_one_sta
         box.stop.set()
         said += events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice})
     assert "before its turn came." in said[0]["notice"] and "before its turn came: all stays as it was." in said[1]["notice"]
+    registry = Registry()
+    send, values, _ = handler("send", registry)
+    box = registry.get(TAB.session_hash).chat_box
+    box.take(AGAIN)
+    box.stop.set()
+    box.ticket = 0  # as the page's hidden field has it
+    assert "before its turn came: the former reply stays." in str(list(send(values, request=TAB)))
 
 
 def test_half_a_character_is_shown_as_such_and_stops_nothing():
@@ -849,7 +868,6 @@ def test_a_model_with_an_encoder_turns_a_cache_into_a_pair_made_of_it_and_back()
 
 def test_columns_stay_different_when_the_model_changes_and_come_back_with_it():
     """A Llama has no windows for `hybrid`, so that its column gets a cache that no other one has, and `hybrid` again with the next model."""
-    import gradio as gr
     with gr.Blocks():
         columns = [forms.cache_form(kvcache.ENTRIES, f"column-{n}", name) for n, name in enumerate(("dynamic", "offloaded", "hybrid"))]
     session, values = Session("s"), {form.cache: form.preset for form in columns}
@@ -865,9 +883,36 @@ def test_columns_stay_different_when_the_model_changes_and_come_back_with_it():
     assert before == ["dynamic", "offloaded", "hybrid"]
     llama = change("llama")
     assert llama[:2] == ["dynamic", "offloaded"] and len({*llama, "hybrid"}) == 4
+    assert change("gemma3_text") == before, "what stood in for `hybrid` fits here, too, and makes way for it"
     assert change("mamba2") == ["mamba"] * 3 and change("gemma3_text") == before
     values[columns[0].cache] = "static"
     assert change("mistral")[0] == "static", "what the visitor picked stays"
+    assert change("gemma3_text") == ["static", "offloaded", "hybrid"]
+    instead = change("llama")[2]
+    session.picked(columns[2].form_id)  # another one and then the stand-in again
+    assert change("gemma3_text") == ["static", "offloaded", instead], "picked by the visitor, though it was a stand-in before"
+
+
+@pytest.mark.parametrize("name", ["cache_changed", "chosen"])
+def test_a_cache_picked_by_hand_stands_in_for_no_other(name):
+    registry = Registry()
+    session = registry.get(TAB.session_hash)
+    chosen, values, widgets = handler(name, registry)
+    form_id = next(name for name in widgets if name in ("kv-chat-form-cache", "kv-compare-0-cache")).removesuffix("-cache")
+    session.stand_ins[form_id] = "dynamic", "hybrid"
+    assert session.wanted(form_id, "dynamic") == "hybrid"
+    chosen(values, request=TAB)
+    assert session.wanted(form_id, "dynamic") == "dynamic"
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_emptied_model_box_gets_its_model_back_and_stops_no_menu(empty):
+    registry, shown = Registry(), {}
+    registry.get(TAB.session_hash).showing = "tiny"
+    for name, more in (("cache_changed", [TAB]), ("parameters_changed", []), ("model_changed", [TAB]), ("settled", [TAB])):
+        event, values, widgets = handler(name, registry)
+        shown = event(values | {widgets["kv-model"]: empty}, *more)
+    assert shown[widgets["kv-model"]] == "tiny"
 
 
 def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders_tokens(tab):
@@ -880,6 +925,11 @@ def test_a_turn_shows_self_and_cross_attention_apart_and_the_ribbon_the_decoders
     line = json.loads(last[tab.history])["line"]
     assert f"seen <b>{seen}</b>" in line and f"held <b>{seen}</b>" in line and f"of the text <b>{heard}</b>" in line and "(1.0x)" in line
     assert f"full precision <b>{seen}</b>" in last[tab.fates] and f"the encoder read {heard} tokens" in last[tab.chatbot][-1]["content"]
+
+
+def test_one_token_is_no_tokens():
+    session, wanted = Session("s"), settings("encoder_decoder", {}, "reader", "")
+    assert say(session, WORDS, wanted).note.endswith("the encoder read 1 token") and len(session.conversation.heard_ids) == 1
 
 
 def test_another_text_begins_anew_and_says_so():

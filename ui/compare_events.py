@@ -225,12 +225,13 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
                     [column.box for column in tab.columns], **quick)
     for column in tab.columns:
-        wire_form(chat, column.form)
+        wire_form(chat, column.form, registry)
 
 
-def wire_form(chat: ChatTab, form) -> None:
+def wire_form(chat: ChatTab, form, registry: Registry) -> None:
     """Show the parameters of the cache that was picked."""
-    def chosen(values):
+    def chosen(values, request: gr.Request):
+        registry.get(key_of(request)).picked(form.form_id)
         loaded = loaded_or_none(values[chat.model])
         return form.chosen(values[form.cache], loaded and loaded.config)
 

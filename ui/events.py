@@ -135,8 +135,12 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
-def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None) -> Iterator[dict]:
-    """Answer what has its turn, if the ticket is its own. What was stopped while it waited is taken back, a message into its box, with `taken_back(sentence)`."""
+def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None,
+            kept: str = "all stays as it was") -> Iterator[dict]:
+    """Answer what has its turn, if the ticket is its own. What was stopped while it waited is taken back with `taken_back(sentence)`.
+
+    A message goes into its box again; where a button was pressed, the sentence says what is `kept`.
+    """
     wanted = box.next(ticket)
     if wanted is None:
         yield gr.skip()  # without a word, Gradio would empty what the event paints
@@ -144,7 +148,7 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
     try:
         if box.stop.is_set():
             box.give_back(wanted)
-            yield taken_back(fragments.notice("Taken back before its turn came" + (": all stays as it was." if wanted is AGAIN else "."), "info"))
+            yield taken_back(fragments.notice("Taken back before its turn came" + (f": {kept}." if wanted is AGAIN else "."), "info"))
         else:
             yield from answer(wanted)
     finally:
@@ -225,7 +229,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
         yield from in_turn(session.chat_box, lambda wanted: answer(values, session, wanted),
-                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket])
+                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket], "the former reply stays")
 
     def answer(values, session, wanted):
         if wanted is AGAIN:
@@ -330,7 +334,8 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             shown |= form.chosen(values[form.cache], config)
         return shown
 
-    def cache_changed(values):
+    def cache_changed(values, request: gr.Request):
+        registry.get(key_of(request)).picked(tab.form.form_id)
         try:
             return picked(values, [tab.form])
         except models.ModelError:

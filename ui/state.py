@@ -68,6 +68,10 @@ class Session:
         stand_in, wanted = self.stand_ins.get(form_id, ("", ""))
         return wanted if name == stand_in else name
 
+    def picked(self, form_id: str) -> None:
+        """The visitor chose the cache in that form himself: it stands in for no other."""
+        self.stand_ins.pop(form_id, None)
+
     def prepare(self, wanted: Settings) -> str:
         """Make the conversation answer to `wanted`; returns a sentence where the cache must be rebuilt, else "".
 

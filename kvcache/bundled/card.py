@@ -67,8 +67,6 @@ PARTS = """The committed weights were not made in one go, but in parts, each fro
 on cores shared with other work):
 
 {parts}
-
-The scripts have not been run from nothing to the end in one go.
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third* to *sixth set* ({third}, {fourth},
 {fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last nine trainings, the instructions for the
