@@ -1054,6 +1054,13 @@ def test_a_training_of_so_many_minutes_ends_with_them(tmp_path):
     assert run.stage().rows == 2 * train.SMOKE[-1].rows
 
 
+@pytest.mark.parametrize("option", ["tokens", "minutes", "threads", "rows", "makers"])
+def test_a_training_of_nothing_is_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        train.parse([f"--{option}", "0"])
+    assert f"--{option} must be above 0, got 0" in capsys.readouterr().err
+
+
 def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_float32(tmp_path):
     made = {}
     for flags in ([], ["--bfloat16"]):

@@ -430,13 +430,6 @@ def test_a_reply_asked_for_anew_and_taken_back_in_time_says_that_the_old_one_sta
         box.stop.set()
         said += events.in_turn(box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice})
     assert "before its turn came." in said[0]["notice"] and "before its turn came: all stays as it was." in said[1]["notice"]
-    registry = Registry()
-    send, values, _ = handler("send", registry)
-    box = registry.get(TAB.session_hash).chat_box
-    box.take(AGAIN)
-    box.stop.set()
-    box.ticket = 0  # as the page's hidden field has it
-    assert "before its turn came: the former reply stays." in str(list(send(values, request=TAB)))
 
 
 def test_half_a_character_is_shown_as_such_and_stops_nothing():

@@ -135,12 +135,8 @@ def refused(tab: ChatTab, sentence: str) -> dict:
     return {tab.notice: fragments.notice(sentence, "error")}
 
 
-def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None,
-            kept: str = "all stays as it was") -> Iterator[dict]:
-    """Answer what has its turn, if the ticket is its own. What was stopped while it waited is taken back with `taken_back(sentence)`.
-
-    A message goes into its box again; where a button was pressed, the sentence says what is `kept`.
-    """
+def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None) -> Iterator[dict]:
+    """Answer what has its turn, if the ticket is its own. What was stopped while it waited is taken back, a message into its box, with `taken_back(sentence)`."""
     wanted = box.next(ticket)
     if wanted is None:
         yield gr.skip()  # without a word, Gradio would empty what the event paints
@@ -148,7 +144,7 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
     try:
         if box.stop.is_set():
             box.give_back(wanted)
-            yield taken_back(fragments.notice("Taken back before its turn came" + (f": {kept}." if wanted is AGAIN else "."), "info"))
+            yield taken_back(fragments.notice("Taken back before its turn came" + (": all stays as it was." if wanted is AGAIN else "."), "info"))
         else:
             yield from answer(wanted)
     finally:
@@ -229,7 +225,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
         yield from in_turn(session.chat_box, lambda wanted: answer(values, session, wanted),
-                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket], "the former reply stays")
+                           lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket])
 
     def answer(values, session, wanted):
         if wanted is AGAIN:
@@ -304,8 +300,8 @@ def refitted(session: Session, values: Mapping, config, which: Sequence[CacheFor
     shown = {}
     for form in which:
         name = wanted[form.form_id]
-        new = form.fitting(name, config, taken)
         shown |= form.refit(values[form.cache], config, taken, name)
+        new = shown[form.cache].get("value", values[form.cache])
         session.stand_ins[form.form_id] = new, name
         taken += [new, form.part_in(shown)]
     return shown
@@ -319,27 +315,22 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
 
     def forecast(values) -> dict:
         cache, parameters = tab.form.read(values)
-        return {tab.predicted: view.prediction(cache, parameters, models.load(values[tab.model]))}
+        loaded = loaded_or_none(values[tab.model])
+        return {tab.predicted: view.prediction(cache, parameters, loaded)} if loaded else {}
 
     def parameters_changed(values):
-        try:
-            return forecast(values)
-        except models.ModelError:
-            return gr.skip()
+        return forecast(values) or gr.skip()
 
     def picked(values, which: Sequence[CacheForm]) -> dict:
         """What forms show for the caches that are picked in them, and the forecast."""
-        config, shown = models.load(values[tab.model]).config, forecast(values)
+        loaded, shown = loaded_or_none(values[tab.model]), forecast(values)
         for form in which:
-            shown |= form.chosen(values[form.cache], config)
+            shown |= form.chosen(values[form.cache], loaded and loaded.config)
         return shown
 
     def cache_changed(values, request: gr.Request):
         registry.get(key_of(request)).picked(tab.form.form_id)
-        try:
-            return picked(values, [tab.form])
-        except models.ModelError:
-            return tab.form.chosen(values[tab.form.cache], None)
+        return picked(values, [tab.form])
 
     def load_picked(values, progress):
         return models.load(values[tab.model], progress=lambda fraction, text: progress(fraction, desc=text))
@@ -379,10 +370,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         session = registry.get(key_of(request))
         refused = session.refused is not None and (values[tab.model] or "") == session.refused
         back = {tab.model: session.showing or models.DEFAULT} if refused else {}
-        try:
-            return picked(values | back, [tab.form, *forms]) | back
-        except models.ModelError:
-            return back or gr.skip()
+        return picked(values | back, [tab.form, *forms]) | back
 
     model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",

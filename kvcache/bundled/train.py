@@ -1,7 +1,7 @@
 """Train a bundled model: `python -m kvcache.bundled.train --tokens 350e6 --rows 8 --makers 15 --bfloat16 --work build/llama` makes one like the default from nothing.
 
-That takes a large GPU five and a half minutes, and sixteen cores to make the data; two CPU cores alone make a fair one of `--tokens 60e6` in some
-hours. `--model kvlab-ministral-7m --start kvcache/bundled/kvlab-llama-7m --tokens 4e6` makes a relative, which begins with its tokenizer and weights.
+That takes a large GPU five and a half minutes, and sixteen cores to make the data; two CPU cores alone see one to five thousand tokens a second.
+`--model kvlab-ministral-7m --start kvcache/bundled/kvlab-llama-7m --tokens 4e6` makes a relative, which begins with its tokenizer and weights.
 Initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the end. Stop it at any time
 and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it in seconds on tiny numbers.
 """
@@ -76,6 +76,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="compile each layer: for a GPU; needs a C++ compiler on a CPU")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that everything works")
     options = parser.parse_args(arguments)
+    for name in ("tokens", "minutes", "threads", "rows", "makers"):
+        if (value := getattr(options, name)) is not None and value <= 0:
+            parser.error(f"--{name} must be above 0, got {value}")
     options.work = options.work or Path("build") / options.model
     return options
 
