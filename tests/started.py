@@ -12,11 +12,11 @@ from ui.state import Registry
 
 @contextmanager
 def started_page():
-    """Yields (address, registry). Every listed model is the tiny one; ids with "no/" in front cannot be had."""
+    """Yields (address, registry). Every listed model is the tiny one; ids with "no/" in front cannot be had, nor an empty one."""
     tiny, original = make_model("llama"), models.load
 
     def load(model_id="tiny", *arguments, **options):
-        if model_id.startswith("no/"):
+        if not model_id or model_id.startswith("no/"):
             raise models.ModelError(f"The hub has no public model {model_id!r}: check the spelling.")
         return tiny
 
