@@ -377,7 +377,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             "concurrency_limit": 2}
     for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
                  page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)):
-        read.then(settled, inputs | menus, model_outputs, **quick)
+        read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):
         form.wire_parts()
