@@ -29,7 +29,7 @@ from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_repetition, refuse_overflow, state_layers, went_ahead
-from .whole import whole_number
+from .whole import batch_rows, whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -285,7 +285,8 @@ class Cache(transformers.Cache):
         return joined
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for a BoolTensor of another length, IndexError for rows that are not there."""
+        """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for anything else, IndexError for rows that are not there."""
+        indices = batch_rows("indices", indices)
         held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
         if indices.dtype == torch.bool:
             if held and len(indices) != held:
@@ -308,7 +309,8 @@ class Cache(transformers.Cache):
         self.shift = self.shift and self.shift.rows(torch.arange(len(self.shift.by)).repeat_interleave(repeats))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Let each batch row become another's: beams go on from those that were chosen."""
+        """Let each batch row become another's: beams go on from those that were chosen. Raises ValueError for anything but a list or tensor of rows."""
+        beam_idx = batch_rows("beam_idx", beam_idx)
         for layer in self.layers:
             _refuse_views(layer)
         super().reorder_cache(beam_idx)
@@ -473,6 +475,9 @@ def _joined(index: int, layers: Sequence) -> Any:
     seen = [layer.get_seq_length() if isinstance(layer, CacheLayerMixin) else None for layer in layers]
     if any(type(layer) is not type(first) for layer in layers) or any(s != shapes[0] for s in shapes) or any(n != seen[0] for n in seen):
         raise ValueError(f"layer {index} of the splits cannot be joined: they have seen {seen} tokens and hold {shapes}")
+    made_with = [{name: getattr(layer, name) for name in getattr(layer, "settings", ())} for layer in layers]
+    if any(settings != made_with[0] for settings in made_with):
+        raise ValueError(f"layer {index} of the splits cannot be joined: they were made with {made_with}")
     joined, tensors = _forked(first), {name: torch.cat([state[name] for state in states]) for name in states[0]}
     _select_rows(joined, torch.zeros(sum(_row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
     _set_tensors(joined, tensors)

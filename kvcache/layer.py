@@ -215,6 +215,7 @@ class Stored:
     """What our layers share. `stores` names the attributes that hold tensors, such as Buffers, and the kind of byte of each."""
 
     stores: ClassVar[dict[str, str]] = {}
+    settings: ClassVar[tuple[str, ...]] = ()  # attributes that tell what it goes on doing with its rows: the same in layers that are joined
     is_initialized = False
     seen = 0
     skippable = False  # do some forwards rightly pass this layer's count by?
@@ -383,8 +384,12 @@ class RowsLayer(Layer):
 
 def target_length(seen: int, tokens: int) -> int:
     """The length that `crop(tokens)` means: positive keeps, negative removes, 0 leaves; never more than `seen`."""
-    if int(tokens) != tokens:
-        raise CropError(f"crop takes a whole number of tokens, got {tokens}")
+    try:
+        whole = int(tokens) == tokens
+    except (TypeError, ValueError, RuntimeError):
+        whole = False
+    if not whole:
+        raise CropError(f"crop takes a whole number of tokens, got {tokens!r}")
     if tokens < -seen:
         raise CropError(f"cannot remove {-tokens} tokens from a cache that has seen {seen}")
     return min(tokens, seen) if tokens > 0 else seen + tokens

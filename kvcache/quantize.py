@@ -82,7 +82,8 @@ class Scheme:
             codes = codes.view(b, h, blocks, block, d // self.group, self.group)
             shape, gains = (b, h, blocks, block, d // self.group, 1), gains.unsqueeze(-1)
         scales, minima = (x.float().view(shape) * gains for x in (encoded.scales, encoded.minima))
-        return torch.addcmul(minima, codes.float(), scales).view(b, h, t, d).to(dtype)
+        states = torch.addcmul(minima, codes.float(), scales).view(b, h, t, d)
+        return states.to(dtype) if dtype != torch.float16 else states.clamp_(-LARGEST16, LARGEST16).half()  # a level may lie a rounding beyond
 
     def _grouped(self, block: torch.Tensor) -> torch.Tensor:
         """[B, H, T, D] -> [B, H, T / group, D, group] or [B, H, T, D / group, group], the order in which scales are stored; nothing is copied."""
@@ -210,6 +211,7 @@ def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nb
 
 
 FITS, TINY = 2, 1e-12  # more fits change the error by no more than 2 %
+LARGEST16 = torch.finfo(torch.float16).max
 TINY16 = 2.0**-24  # the smallest float16 above 0: beside a channel a hundred times as loud, scales of eight bits are below the smallest normal one
 FITTED_NBITS = 2
 # What the compiled loops know: by quantiser, the middle of a range that levels begin over and the power of a deviation that weighs in a fit.

@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
@@ -400,8 +402,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
 
     All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
-    if input_ids.dim() != 2 or not input_ids.shape[1]:
-        raise ValueError(f"input_ids {tuple(input_ids.shape)} must be [rows, tokens], with at least one token to feed")
+    _check_fed(input_ids, cache)
     accepted, side = inspect.signature(model.forward).parameters, ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
@@ -440,6 +441,15 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     if shift is not None:
         keep(part, cache, shift)
     return torch.cat(logits, dim=1)
+
+
+def _check_fed(input_ids: Any, cache: Any) -> None:
+    """Raise ValueError for what is not ids [B, T], and for what is not a cache."""
+    if not isinstance(input_ids, torch.Tensor) or input_ids.dim() != 2 or not input_ids.shape[1]:
+        got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else type(input_ids).__name__
+        raise ValueError(f"input_ids must be a LongTensor [rows, tokens], with at least one token to feed, got {got}")
+    if not isinstance(cache, transformers.Cache):
+        raise ValueError(f"feed goes on from a cache, got {type(cache).__name__}: kvcache.create('dynamic', model) makes a new one")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
-"""Whole numbers, as callers give them."""
+"""Whole numbers and rows of a batch, as callers give them."""
 
 from operator import index
 from typing import Any
+
+import torch
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -13,3 +15,14 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
     if number is None or number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be a whole number " + (f"of at least {low}" if high is None else f"from {low} to {high}") + f", got {value!r}")
     return number
+
+
+def batch_rows(name: str, rows: Any) -> torch.Tensor:
+    """Rows of a batch as a LongTensor [n], or a BoolTensor over all; a sequence will do, too. Raises ValueError for anything else."""
+    try:
+        made = torch.as_tensor(rows, dtype=None if len(rows) else torch.long)
+    except (TypeError, ValueError, RuntimeError):
+        made = None
+    if made is None or made.dim() != 1 or made.is_floating_point() or made.is_complex():
+        raise ValueError(f"{name} must be a list or a LongTensor of rows, or a BoolTensor over all, got {rows!r}")
+    return made

@@ -196,6 +196,13 @@ def test_undo_gives_the_message_back_and_clear_empties_the_page(visit):
     expect(page.locator("#kv-chatbot .message")).to_have_count(0)
     send(page, WORDS)
     finished(page, 1)
+    send(page, "the second message")
+    finished(page, 2)
+    for message in ("the second message", WORDS):
+        page.get_by_role("button", name="Undo").click()
+        expect(page.locator("#kv-message textarea")).to_have_value(message)
+    send(page, WORDS)
+    finished(page, 1)
     page.locator("#kv-clear").click()
     expect(page.locator("#kv-chatbot .message")).to_have_count(0)
 
@@ -516,6 +523,7 @@ def test_a_measurement_shows_its_progress_and_fills_table_charts_and_file(visit)
     expect(page.locator("#kv-measure-table")).to_contain_text("Measured 20")
     expect(page.locator("#kv-measure-stop")).to_be_hidden()
     expect(page.locator("#kv-measure-time .kv-plot")).to_have_attribute("data-draws", re.compile(r"\d"))
+    expect(page.locator("#kv-measure-time .kv-legend button:has(.kv-dash) .kv-swatch")).to_have_count(2)  # the points' marks beside the lines'
     with page.expect_download() as download:
         page.locator("#kv-measure-downloads").get_by_role("link", name="JSON").click()
     with open(download.value.path()) as file:

@@ -448,8 +448,13 @@ def test_a_cache_goes_to_another_process_and_back(name):
 
 
 def test_nothing_to_feed_is_said_to_be_nothing():
-    with pytest.raises(ValueError, match=r"input_ids \(1, 0\) must be \[rows, tokens\]"):
-        kvcache.feed(model_of("llama"), torch.zeros(1, 0, dtype=torch.long), kvcache.create("dynamic", model_of("llama")))
+    model, cache = model_of("llama"), kvcache.create("dynamic", model_of("llama"))
+    for ids, got in ((torch.zeros(1, 0, dtype=torch.long), r"\(1, 0\)"), ([[1, 2]], "list"), (None, "NoneType")):
+        with pytest.raises(ValueError, match=rf"input_ids must be a LongTensor \[rows, tokens\], .* got {got}"):
+            kvcache.feed(model, ids, cache)
+    for other in (None, ()):
+        with pytest.raises(ValueError, match="feed goes on from a cache, got (NoneType|tuple): kvcache.create"):
+            kvcache.feed(model, torch.ones(1, 2, dtype=torch.long), other)
 
 
 def test_rows_that_do_not_fit_are_refused_with_gradients_too():

@@ -8,7 +8,7 @@ import transformers
 from architectures import logits_with_cache, logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache import DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
+from kvcache import CropError, DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)  # fp32 sums in another order
 CONFIG = model_of("llama").config
@@ -137,6 +137,22 @@ def test_caches_of_other_parameters_are_not_joined():
     for part in parts:
         logits_with_cache(model_of("llama"), token_ids(1, 10), part, [(0, 10)])
     with pytest.raises(ValueError, match="splits have different parameters"):
+        type(parts[0]).from_batch_splits(parts)
+
+
+@pytest.mark.parametrize(
+    "make, changed",
+    [
+        (lambda **of: SlidingWindowCache(config=model_of("llama").config, **of), [{"window_length": 64}, {"window_length": 128}]),
+        (lambda **of: QuantizedCache(config=model_of("llama").config, nbits=4, **of), [{"backend": "native"}, {"backend": "hqq"}]),
+        (lambda **of: QuantizedCache(config=model_of("llama").config, **of), [{"residual_length": 32}, {"residual_length": 64}]),
+    ],
+)
+def test_caches_that_would_go_on_otherwise_are_not_joined_whoever_made_them(make, changed):
+    parts = [make(**of) for of in changed]
+    for part in parts:
+        logits_with_cache(model_of("llama"), token_ids(1, 10), part, [(0, 10)])
+    with pytest.raises(ValueError, match=f"layer 0 of the splits cannot be joined: they were made with .*{next(iter(changed[0]))}"):
         type(parts[0]).from_batch_splits(parts)
 
 
@@ -316,6 +332,14 @@ def test_rows_that_do_not_go_behind_those_held_are_refused_and_nothing_has_chang
         cache.batch_repeat_interleave(0)
     with pytest.raises(IndexError, match=r"this cache holds 2 rows, asked for \[0, 5\]"):
         cache.batch_select_indices(torch.tensor([0, 5]))
+    for rows in ("x", 1, None, [0.5], [[0, 1]], torch.tensor(1)):
+        with pytest.raises(ValueError, match="indices must be a list or a LongTensor of rows, or a BoolTensor over all, got"):
+            cache.batch_select_indices(rows)
+        with pytest.raises(ValueError, match="beam_idx must be a list or a LongTensor of rows"):
+            cache.reorder_cache(rows)
+    for tokens in ("x", None, [3], 2.5):
+        with pytest.raises(CropError, match="crop takes a whole number of tokens, got"):
+            cache.crop(tokens)
     fresh = filled(everything(name))
     assert [layer.get_seq_length() for layer in cache.layers] == [30, 30]
     assert all(torch.equal(a, b) for ours, theirs in zip(cache, fresh) for a, b in zip(ours, theirs))

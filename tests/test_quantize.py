@@ -99,6 +99,16 @@ def loops():
     assert quantize.LOOPS.ready(wait=True), quantize.LOOPS.reason
 
 
+@pytest.mark.parametrize("axis", ["channel", "token"])
+@pytest.mark.parametrize("nbits", [8, 4, 2])
+def test_the_largest_numbers_of_float16_stay_numbers(nbits, axis):
+    """Scales are rounded, so that a group's last level may lie beyond what float16 holds."""
+    scheme, states = Scheme(nbits, axis, 32, native), torch.randn(1, 2, 256, 64, generator=torch.Generator().manual_seed(0)).mul(40_000).clamp(-65_504, 65_504).half()
+    decoded = scheme.decode(scheme.encode(states, 32), 32, torch.float32)
+    assert decoded.abs().max() > 65_520, "a number that float16 would round to infinity"
+    assert torch.equal(scheme.decode(scheme.encode(states, 32), 32, torch.float16), decoded.clamp(-65_504, 65_504).half())
+
+
 def same(found, expected):
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, expected))
 

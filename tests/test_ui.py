@@ -412,6 +412,18 @@ def test_a_message_waits_for_its_turn_and_comes_back_before_what_was_typed_since
     assert box.into(" ") == "first"
 
 
+def test_what_an_undo_gave_back_makes_room_for_the_next_unless_it_was_touched():
+    box = Outbox()
+    box.undo("third")
+    assert box.into("") == "third"
+    box.undo("second")
+    assert box.into("third") == "second"
+    box.undo("first")
+    assert box.into("second, and more") == "first\nsecond, and more"
+    box.give_back("not sent")
+    assert box.into("first") == "not sent\nfirst", "only an undo takes back what it gave"
+
+
 def test_an_event_that_waits_for_its_turn_answers_nothing_but_what_it_was_begun_for():
     """Cleared while it waited, and another message taken since: that one has settings of its own, read by its own event."""
     box = Outbox()

@@ -244,7 +244,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if not text:
             return refused(tab, "There is nothing to undo: the conversation is empty.")
         sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
-        session.chat_box.returned = text
+        session.chat_box.undo(text)
         return {tab.chatbot: view.chat_messages(session), tab.notice: fragments.notice(sentence, "info")}
 
     def clear(request: gr.Request):

@@ -22,6 +22,7 @@ class Outbox:
         self.ticket = 0  # of what was taken last: the event that was begun for another has not its turn
         self.answering = False
         self.returned = ""
+        self.undone = self.outdated = ""  # what the latest undo gave back, and the one before it
         self.stop = threading.Event()  # of this job; the next one has its own
 
     @property
@@ -54,6 +55,10 @@ class Outbox:
         if isinstance(wanted, str):
             self.returned = wanted
 
+    def undo(self, text: str) -> None:
+        """Put a message aside that was taken back. It takes the place of the one taken back before, where nobody has touched that."""
+        self.returned, self.undone, self.outdated = text, text, self.undone
+
     def settle(self, patience: float = 10.0) -> bool:
         """Take back what waits and stop what is being answered; False where that has not ended within `patience` seconds."""
         self.stop.set()
@@ -67,4 +72,5 @@ class Outbox:
     def into(self, draft: str) -> str | None:
         """What the box is to hold now: what is given back, before what was typed since; None to leave it."""
         text, self.returned = self.returned, ""
+        draft, self.outdated = "" if draft == self.outdated else draft, ""
         return shown("\n".join(part for part in (text, draft) if part.strip())) if text.strip() else None

@@ -16,6 +16,7 @@ from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
 from ..predict import predict_layer, shapes_of
+from ..whole import whole_number
 from . import dynamic, hybrid, offloaded, offloaded_static, quantized, sink, sliding_window, static
 from .dynamic import DynamicCache, GrowingLayer
 
@@ -160,8 +161,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
 
     def batch_split(self, full_batch_size: int, split_size: int) -> list["EncoderDecoderCache"]:
         """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
-        if split_size < 1:
-            raise ValueError(f"split_size must be at least 1, got {split_size}")
+        full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
         if self.batch_size not in (-1, full_batch_size):
             raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {self.batch_size} rows")
         return [self._rows(start, min(start + split_size, full_batch_size)) for start in range(0, full_batch_size, split_size)]

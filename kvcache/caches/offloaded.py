@@ -14,6 +14,7 @@ from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import Layer
 from ..state import States
+from ..whole import batch_rows
 from .dynamic import LAYERS, GrowingLayer
 
 
@@ -178,6 +179,7 @@ class Offloading(Cache):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Row i becomes a copy of row beam_idx[i]: now in layers that are here, in the others when they come."""
+        beam_idx = batch_rows("beam_idx", beam_idx)
         if beam_idx.shape[0] != self.batch_size:
             self.settle()
             return super().reorder_cache(beam_idx)

@@ -37,6 +37,7 @@ class QuantizedLayer(Layer):
         "value_codes": "values", "value_scales": "scales", "value_minima": "scales", "value_gains": "scales",
         "key_residual": "residual", "value_residual": "residual",
     }  # fmt: skip
+    settings = ("backend", "nbits", "block", "residual_length", "token_group", "axes", "compute_dtype")
     is_croppable = True
     drafting = False
 

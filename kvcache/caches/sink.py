@@ -27,6 +27,7 @@ class SinkLayer(WindowLayer):
     """
 
     stores = {**WindowLayer.stores, "sink_keys": "keys"}
+    settings = ("window_length", "num_sink_tokens")
     sink_keys: Buffer
 
     def __init__(self, window_length: int, num_sink_tokens: int = 4, rope: Rope | None = None):

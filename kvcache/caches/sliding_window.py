@@ -28,6 +28,7 @@ class WindowLayer(RowsLayer):
     a model's own sliding-window layers its mask makes every chunking equal; on full attention the chunking matters.
     """
 
+    settings = ("window_length",)
     is_croppable = False
     bounded = True
 

@@ -60,6 +60,7 @@ class StaticLayer(Layer):
     """
 
     stores = {"key_rows": "keys", "value_rows": "values"}
+    settings = ("max_cache_len",)
     is_compileable = True
     is_croppable = True
     placement = Placement()

@@ -54,7 +54,14 @@
       mark.className = trace.type === "bar" ? "kv-box" : "kv-dash";
       mark.style.setProperty("--mark", trace.marker?.color ?? trace.line.color);
       if (dash && dash !== "solid") mark.style.borderTopStyle = dash === "dot" ? "dotted" : "dashed";
-      button.append(mark, trace.name);
+      button.append(mark);
+      if (trace.marker?.symbol) {
+        const point = document.createElement("i");
+        point.className = `kv-swatch kv-${trace.marker.symbol}`;
+        point.style.setProperty("background", trace.line.color);
+        button.append(point);
+      }
+      button.append(trace.name);
       button.type = "button";
       button.setAttribute("aria-pressed", String(!hidden.has(trace.name)));
       button.onclick = () => {
