@@ -1,4 +1,4 @@
-"""Caches for transformers 5: drop-in as `past_key_values=`, measured in real bytes, refusing what they cannot do right."""
+"""Caches for transformers 5: drop-in as `cache=`, `past_key_values=` before 5.24, measured in real bytes, refusing what they cannot do right."""
 
 from .cache import Cache
 from .caches.dynamic import DynamicCache

@@ -9,11 +9,12 @@ from types import ModuleType
 
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
+from transformers.masking_utils import create_causal_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
-CACHE_ARGUMENTS = ("past_key_values", "cache_params")
-OWN_CACHE = frozenset({"minimax", "xlstm"})  # made and kept by their modeling files, unlike anything in transformers' cache_utils
-# Wrong in transformers 5.23 with every cache, its own too: measured, see tests/test_architecture.py.
+CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")  # the first from transformers 5.24 on, the others before
+OWN_CACHE = frozenset({"flaubert", "minimax", "xlm", "xlstm"})  # made and kept by their modeling files, unlike anything in transformers' cache_utils
+# Wrong in transformers 5.23 and 5.24 with every cache, its own too: measured, see tests/test_architecture.py.
 BROKEN = {
     "cpmant": "fails at the second forward on any cache",
     "prophetnet": "computes other logits with a cache than without, whatever the cache",
@@ -37,6 +38,18 @@ def whole_config(model_or_config) -> PreTrainedConfig:
     return config
 
 
+def cache_argument(model) -> str:
+    """The argument by which a model's forward takes its cache. A wrapper that names none hands on what its model takes."""
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in takes), usual_cache_argument())
+
+
+@functools.cache
+def usual_cache_argument() -> str:
+    """What models of the transformers at hand call their cache, states alone left out."""
+    return next(name for name in CACHE_ARGUMENTS if name in inspect.signature(create_causal_mask).parameters)
+
+
 def decoder_config(model_or_config) -> PreTrainedConfig:
     """The text decoder's config of a model or a config. Raises TypeError for anything else."""
     config = whole_config(model_or_config)
@@ -45,10 +58,23 @@ def decoder_config(model_or_config) -> PreTrainedConfig:
     if config.model_type in IGNORES_WINDOW:
         config = copy.copy(config)
         config.layer_types = ["full_attention"] * config.num_hidden_layers
+    if getattr(config, "recurrent_kv_cache_mode", None) == "per_loop":
+        config = _unrolled(config)
     layers = alone or getattr(config, "num_decoder_layers", None)  # T5's, which may have more or fewer than its encoder
     if layers not in (None, config.num_hidden_layers):
         config = copy.copy(config)
         config.num_hidden_layers = layers
+    return config
+
+
+def _unrolled(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Of a model that runs some of its layers several times: a layer more for each further time, behind all others, where Dory puts the keys of those."""
+    first, count = config.n_input_layers, config.n_recurrent_layers
+    if config.num_hidden_layers != first + count + config.n_output_layers:
+        return config  # unrolled already
+    config = copy.copy(config)
+    config.layer_types = config.layer_types + config.layer_types[first : first + count] * (config.n_recurrent_loops - 1)
+    config.num_hidden_layers = len(config.layer_types)
     return config
 
 
@@ -79,11 +105,13 @@ def misfit(model_or_config) -> str | None:
     made = _language_model(config)  # and not the model at hand, whose forward may be wrapped
     takes = inspect.signature(made.forward).parameters if made else {}
     if "input_ids" in takes and not set(CACHE_ARGUMENTS) & set(takes):
-        return f"{config.model_type} takes no cache: its forward has neither past_key_values nor cache_params"
+        return f"{config.model_type} takes no cache: its forward has none of {', '.join(CACHE_ARGUMENTS)}"
     if not hasattr(config.get_text_config(decoder=True), "num_hidden_layers"):
         return f"the config of {config.model_type} has no num_hidden_layers: it is of several models, of which each takes a cache of its own"
     if text in OWN_CACHE:
         return f"{text} keeps a cache of a kind of its own, which its modeling file makes"
+    if getattr(config.get_text_config(decoder=True), "recurrent_kv_cache_mode", None) == "last_loop":
+        return f"{text} with recurrent_kv_cache_mode='last_loop' keeps the keys of one of its loops for all of them, so it says other things than without a cache; load it with 'per_loop'"
     if text in BROKEN:
         return f"{text} {BROKEN[text]}"
     if not config.is_encoder_decoder and not getattr(config, "is_decoder", True) and text not in NO_ENCODERS and _has(config, "create_bidirectional_mask"):

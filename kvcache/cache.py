@@ -345,7 +345,7 @@ class Cache(transformers.Cache):
 
     @property
     def is_croppable(self) -> bool:
-        """Can every token be taken back at any time? Windows evict, so they answer no."""
+        """Can every token be taken back at any time? Windows evict, so they answer no, but while they keep what drafts may take back."""
         return bool(self.layers) and all(_gives_back(layer) for layer in self.layers)
 
     @property
@@ -443,8 +443,9 @@ def is_bounded(layer) -> bool:
 
 def _gives_back(layer) -> bool:
     """Can one layer be cropped to any length?"""
-    keeps = is_bounded(layer) or isinstance(layer, LinearAttentionCacheLayerMixin)
-    return not keeps and (isinstance(layer, Layer) or (_does(layer, "crop") and not layer.is_sliding))
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        return False
+    return layer.is_croppable if isinstance(layer, Layer) else not is_bounded(layer) and _does(layer, "crop") and not layer.is_sliding
 
 
 def _crop_layer(layer, length: int) -> None:

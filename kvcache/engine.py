@@ -1,7 +1,7 @@
 """The one token loop: prefill in chunks, then token by token, on any cache, with sampling and stop.
 
 `generate_tokens` is what chat, compare and the benchmarks all run on. Greedy output equals
-`model.generate(..., past_key_values=cache, prefill_chunk_size=...)` on the same cache.
+`model.generate(..., cache=cache, prefill_chunk_size=...)` on the same cache.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def hear(loaded: LoadedModel, cache: transformers.EncoderDecoderCache, source_id
     source = torch.tensor([source_ids], device=loaded.device)  # (1, S)
     aside = transformers.EncoderDecoderCache(transformers.DynamicCache(), cache.cross_attention_cache)  # one token, not kept
     with loaded.forward_lock:
-        loaded.model(input_ids=source, decoder_input_ids=source[:, :1], past_key_values=aside, use_cache=True)
+        loaded.model(input_ids=source, decoder_input_ids=source[:, :1], use_cache=True, **{loaded.cache_argument: aside})
     cache.is_updated = dict(aside.is_updated)
 
 

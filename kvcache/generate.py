@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from .architecture import decoder_config
+from .architecture import CACHE_ARGUMENTS, cache_argument, decoder_config
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
@@ -40,12 +40,12 @@ def generate(
     """`model.generate(inputs, **kwargs)` with a fresh cache by its name in the catalog, which are 4.48's names too.
 
     `cache_config`: its parameters, as a dict or a config object; max_cache_len defaults to what this call needs. The
-    cache goes in as `past_key_values` or `cache_params`, whichever the model takes. Raises ValueError, before anything
+    cache goes in as `cache`, `past_key_values` or `cache_params`, whichever the model takes. Raises ValueError, before anything
     runs, as `create` does, and for left-padded rows with a cache that would take the padding for tokens.
     """
-    keyword = cache_keyword(model)
-    if kwargs.get(keyword) is not None:
-        raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {keyword}; model.generate takes a cache of yours")
+    keyword = cache_argument(model)
+    if given := next((name for name in CACHE_ARGUMENTS if kwargs.get(name) is not None), None):
+        raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {given}; model.generate takes a cache of yours")
     if kwargs.get("use_cache") is False:
         raise ValueError(f"generate was given use_cache=False and also cache_implementation={cache_implementation!r}; leave use_cache out, or call model.generate(use_cache=False)")
     kwargs["use_cache"] = True  # whatever the model's own settings say: without, each step would give the cache all tokens again
@@ -123,12 +123,6 @@ def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict
 def _refuse_misfit(offer: Entry, model: transformers.PreTrainedModel) -> None:
     if reason := offer.unavailable() or offer.fits(model):
         raise ValueError(f"{offer.name}: {reason}")
-
-
-def cache_keyword(model: transformers.PreTrainedModel) -> str:
-    """The argument by which a model takes its cache."""
-    takes = inspect.signature(model.forward).parameters
-    return "cache_params" if "cache_params" in takes and "past_key_values" not in takes else "past_key_values"
 
 
 def resilient_generate(

@@ -32,7 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
-from .architecture import RECURRENT_TYPES, counts_from_zero, layer_types, misfit, tokens_at_once
+from .architecture import CACHE_ARGUMENTS, RECURRENT_TYPES, cache_argument, counts_from_zero, layer_types, misfit, tokens_at_once, usual_cache_argument
 from .state import CARRIES
 from .step import CompiledStep
 
@@ -79,7 +79,7 @@ class LoadedModel:
     dtype: torch.dtype
     context_length: int | None
     eos_ids: frozenset[int] = frozenset()
-    cache_argument: str = "past_key_values"
+    cache_argument: str = field(default_factory=usual_cache_argument)
     keeps_last_logits: bool = True  # forward takes logits_to_keep
     takes_positions: bool = False  # forward takes position_ids: some models count anew in each forward without
     continues_in_chunks: bool = True  # a filled cache can be fed several tokens at once
@@ -518,8 +518,7 @@ def _read_tokenizer(choice: ModelChoice, folder: Path) -> Any:
 def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedModel:
     """A model and a tokenizer already in memory as a LoadedModel. Raises ModelError for a model without a cache."""
     arguments = inspect.signature(model.forward).parameters
-    cache_argument = next((name for name in ("past_key_values", "cache_params") if name in arguments), None)
-    if cache_argument is None:
+    if not set(CACHE_ARGUMENTS) & set(arguments):
         raise ModelError(f"{model_id} keeps no cache between tokens: pick another model.")
     if reason := misfit(model.config):
         raise ModelError(f"{model_id} can not go on from a cache: {reason}. Pick another model.")
@@ -535,7 +534,7 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         dtype=weight.dtype,
         context_length=_context_length(text_config),
         eos_ids=_eos_ids(model, tokenizer),
-        cache_argument=cache_argument,
+        cache_argument=cache_argument(model),
         keeps_last_logits="logits_to_keep" in arguments,
         takes_positions=counts_from_zero(type(model)),
         continues_in_chunks=_continues_in_chunks(text_config),

@@ -174,7 +174,7 @@ def text_table(loaded: models.LoadedModel, tokens: int, tell: Callable[[str], No
     for name, parameters in VARIANTS:
         cache, losses = create(name, loaded.model, **parameters), []
         for piece, expected in zip(ids[:, :-1].split(CHUNK, dim=1), ids[0, 1:].split(CHUNK)):
-            logits = loaded.model(input_ids=piece, past_key_values=cache).logits[0]
+            logits = loaded.model(input_ids=piece, **{loaded.cache_argument: cache}).logits[0]
             losses += torch.nn.functional.cross_entropy(logits.float(), expected, reduction="none").tolist()
         cells = [f"{math.exp(statistics.fmean(losses[a:b])):.2f}" for a, b in parts]
         table.append([entry(name).describe(**parameters), *cells, f"{measure_memory(cache).used:,}"])

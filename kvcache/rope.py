@@ -17,7 +17,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import get_layer_types_and_kwargs
 
-from .architecture import modeling_module
+from .architecture import cache_argument, modeling_module
 from .predict import shapes_of
 
 # transformers' names of the RoPE types with fixed frequencies. "dynamic" and "longrope" change theirs with length.
@@ -124,7 +124,7 @@ def _evaluating(model) -> Iterator[None]:
 def _keys_at(model, ids: torch.Tensor, start: int) -> list[torch.Tensor | None]:
     cache = transformers.DynamicCache(config=model.config)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-    model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True)
+    model(input_ids=ids, position_ids=positions, use_cache=True, **{cache_argument(model): cache})
     return [getattr(layer, "keys", None) for layer in cache.layers]
 
 

@@ -8,7 +8,6 @@ by `feed`, and a forward of several on a filled state is refused.
 import contextlib
 import copy
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
-from .architecture import counts_from_zero, decoder_config, tokens_at_once
+from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once
 from .layer import B, CropError, Layer, Stored, target_length
 from .pictures import counts_pictures, keep, place, refuse_types
 
@@ -143,6 +142,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
 
     # Models then announce every forward through `update_conv_state`; without it they write single tokens by themselves.
     record_past = True
+    is_compileable = True  # else a static layer beside it would lose its mask from transformers 5.24 on
     is_croppable = False
     taken = 0  # tokens whose states are in: beside attention, which counts its own in `seen`
 
@@ -359,13 +359,14 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
 def refuse_repetition(tokens: int, seen: int) -> None:
     """Raise ValueError where `generate` gives a cache of states alone more tokens than it has `seen`, which are those and what follows.
 
-    From a cache with attention it takes the length seen and gives what follows alone; for `cache_params` it does not, and says nothing.
+    From a cache with attention it takes the length seen and gives what follows alone; for states alone it does not, and says nothing.
     """
     frame = sys._getframe(1) if tokens > seen > 0 else None
     while frame is not None:
         if frame.f_code.co_name == "_prefill" and frame.f_globals.get("__name__") == "transformers.generation.utils":
             ids = frame.f_locals.get("input_ids")
-            if frame.f_locals.get("cache") is None and ids is not None and ids.shape[-1] == tokens:
+            known = frame.f_locals.get("cache")  # None before transformers 5.24
+            if (known is None or all(known.is_linear)) and ids is not None and ids.shape[-1] == tokens:
                 raise ValueError(
                     f"generate gave this cache, which has seen {seen} tokens, {tokens} more at once, as it does with a whole conversation: it leaves out what was seen for caches with attention only; "
                     "kvcache.feed(model, new_ids, cache) takes the new ones, and generate then the last of them"
@@ -403,16 +404,16 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
     _check_fed(input_ids, cache)
-    accepted, side = inspect.signature(model.forward).parameters, ""
+    side = ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
         _refuse_other_source(cache, kwargs.get("encoder_outputs"))
-    has_attention = "past_key_values" in accepted or "cache_params" not in accepted  # a wrapper's forward names neither, and hands on
-    kwargs["past_key_values" if has_attention else "cache_params"] = cache
+    kwargs[cache_argument(model)] = cache
     total = input_ids.shape[1]
     counted = _seen(cache)
     seen = (counted or 0) if attention_mask is None else attention_mask.shape[1] - total
     layers = getattr(cache, "self_attention_cache", cache).layers
+    has_attention = not layers or any(isinstance(layer, CacheLayerMixin) for layer in layers)
     states = [layer for layer in layers if isinstance(layer, States)]
     if states and attention_mask is not None and bool((attention_mask[:, 1:] < attention_mask[:, :-1]).any()):
         raise ValueError(f"{side}attention_mask {tuple(attention_mask.shape)} leaves out tokens behind others; a recurrent state can only do without those before a row's first")

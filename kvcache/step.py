@@ -127,7 +127,7 @@ class CompiledStep:
             failure = _words(error)
         self._outcomes[_key(cache)] = Outcome(time.perf_counter() - start, failure)
 
-    def __call__(self, cache: Any, **arguments: Any) -> Any:
+    def __call__(self, cache: Any, /, **arguments: Any) -> Any:
         """The forward of one token on `cache`. Where a graph has to be made again and can't be, the step is eager from then on."""
         outcome = self.outcome(cache)
         if outcome is None or outcome.failure:

@@ -24,7 +24,7 @@ from stand_in import StandIn, parked
 import kvcache
 from kvcache.caches.offloaded import Offloading
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.generate import cache_keyword
+from kvcache.architecture import cache_argument
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 REFUSALS = (ValueError, RuntimeError, NotImplementedError)
@@ -89,7 +89,7 @@ class Case:
 
     def generate(self, ids, cache=None, mask=None, **settings):
         """model.generate on `cache`, or without one."""
-        how = {"use_cache": False} if cache is None else {cache_keyword(self.model): cache}
+        how = {"use_cache": False} if cache is None else {cache_argument(self.model): cache}
         return self.model.generate(**self.prompt(ids, mask), **how, **{**SETTINGS, **settings})
 
     def prompt(self, ids, mask=None):
@@ -301,7 +301,7 @@ def compiled(case):
     if not cache.is_compileable:
         raise NotImplementedError("is_compileable is False: its shapes change as it fills")
     case.feed(cache, ids, [(0, 30)])
-    model, keyword = case.model, cache_keyword(case.model)
+    model, keyword = case.model, cache_argument(case.model)
     step = torch.compile(lambda piece: model(piece, **{keyword: cache}).logits, fullgraph=True, backend="eager")
     with torch.no_grad():
         ours = torch.cat([step(ids[:, i : i + 1]) for i in range(30, 36)], dim=1)
@@ -321,7 +321,7 @@ class Step(torch.nn.Module):
                 self.register_buffer(f"{name}_{index}", tensor, persistent=False)
 
     def forward(self, input_ids):
-        return self.model(input_ids, **{cache_keyword(self.model): self.cache}, use_cache=True).logits
+        return self.model(input_ids, **{cache_argument(self.model): self.cache}, use_cache=True).logits
 
 
 def exported(case):
@@ -402,7 +402,7 @@ def native(model):
 
 def step_by_step(model, ids, cache, bounds):
     """The plain forwards of a user's own loop."""
-    return torch.cat([forward(model, ids, a, b, **{cache_keyword(model): cache}) for a, b in bounds], dim=1)
+    return torch.cat([forward(model, ids, a, b, **{cache_argument(model): cache}) for a, b in bounds], dim=1)
 
 
 OPERATIONS: dict[str, Callable[[Case], None]] = {

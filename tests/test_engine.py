@@ -41,7 +41,7 @@ def tokens_of(events):
 def generate(loaded, cache, ids, chunk=None, **options):
     """What transformers' own generate makes of the same prompt on such a cache. Returns the new ids."""
     prompt = torch.tensor([ids])
-    arguments = {loaded.cache_argument: cache} if loaded.cache_argument == "past_key_values" else {}
+    arguments = {} if cache is None or all(cache.is_linear) else {loaded.cache_argument: cache}
     settings = dict(max_new_tokens=24, do_sample=False, prefill_chunk_size=chunk) | options
     return loaded.model.generate(prompt, **arguments, **settings)[0, len(ids) :].tolist()
 

@@ -10,7 +10,7 @@ import torch
 from architectures import logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache.generate import cache_keyword
+from kvcache.architecture import cache_argument
 
 CODE = str(Path(kvcache.__file__).parent)
 CLOSE = dict(atol=5e-4, rtol=5e-4)
@@ -27,7 +27,7 @@ def cache_of(architecture, model, name="dynamic"):
 def forward(model, ids, cache):
     """As a caller does without `feed`."""
     with torch.no_grad():
-        return model(ids, use_cache=True, **{cache_keyword(model): cache}).logits
+        return model(ids, use_cache=True, **{cache_argument(model): cache}).logits
 
 
 def raising(error):

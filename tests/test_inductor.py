@@ -9,7 +9,7 @@ from tiny_chat import make_model
 import kvcache
 from kvcache.conversation import Conversation
 from kvcache.engine import Compiling, Sampling
-from kvcache.generate import cache_keyword
+from kvcache.architecture import cache_argument
 from kvcache.step import why_not_compiled
 
 # These build C++ and nothing else can stand in for that. What a machine without a compiler is told is tested in tests/test_step.py.
@@ -24,7 +24,7 @@ CASES = [("static", "llama", {"max_cache_len": 32}, 1), ("mamba", "mamba", {}, 2
 def test_what_inductor_has_compiled_decodes_token_by_token(name, architecture, parameters, count):
     torch._dynamo.reset()
     model, ids = model_of(architecture), token_ids(1, 14)
-    cache, keyword = kvcache.create(name, model, **parameters), cache_keyword(model)
+    cache, keyword = kvcache.create(name, model, **parameters), cache_argument(model)
     graphs = torch._dynamo.utils.counters["stats"]
     step = torch.compile(lambda piece: model(piece, **{keyword: cache}).logits, fullgraph=True, backend="inductor")
     with torch.no_grad():

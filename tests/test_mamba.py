@@ -1,7 +1,6 @@
 """Recurrent states: equal to a run without a cache over any chunking, or refused; never quietly wrong."""
 
 import copy
-import inspect
 from itertools import pairwise
 
 import pytest
@@ -11,6 +10,7 @@ from architectures import RECURRENT, chunks, logits_without_cache, model_of, tok
 
 import kvcache
 from kvcache import DynamicCache, HybridMambaAttentionDynamicCache, MambaCache
+from kvcache.architecture import cache_argument
 from kvcache.loading import load
 from kvcache.state import CARRIES, StateLayer, States
 
@@ -22,10 +22,6 @@ TOKENS = 40
 
 def cache_for(name, model):
     return MambaCache(model.config) if name in ALONE else HybridMambaAttentionDynamicCache(model.config)
-
-
-def argument(model):
-    return "past_key_values" if "past_key_values" in inspect.signature(model.forward).parameters else "cache_params"
 
 
 @torch.no_grad()
@@ -51,7 +47,7 @@ def test_several_states_a_layer_are_filled_by_one_forward():
 @torch.no_grad()
 def step(model, ids, cache):
     """The plain forward that a user writes."""
-    return model(ids, **{argument(model): cache}).logits
+    return model(ids, **{cache_argument(model): cache}).logits
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -68,9 +64,9 @@ def test_several_tokens_on_a_filled_state_are_right_or_refused_before_anything_c
     step(model, ids[:, :30], cache)
     before = [{name: rows.clone() for name, rows in layer.rows().items()} for layer in cache.layers]
     if name in CARRIES:
-        positions = {"position_ids": torch.arange(30, 40)[None]} if argument(model) == "past_key_values" else {}
+        positions = {"position_ids": torch.arange(30, 40)[None]} if name not in ALONE else {}
         with torch.no_grad():
-            ours = model(ids[:, 30:], **{argument(model): cache}, **positions).logits
+            ours = model(ids[:, 30:], **{cache_argument(model): cache}, **positions).logits
     else:
         with pytest.raises(ValueError, match="10 tokens at once on a filled state might silently lose all that came before; kvcache.feed"):
             step(model, ids[:, 30:], cache)
@@ -237,13 +233,13 @@ def test_padding_behind_tokens_is_refused_where_a_state_would_take_it():
 def test_a_second_turn_is_fed_up_to_its_last_token_and_then_generated(name):
     model, first, second = model_of(name), token_ids(1, 20), token_ids(1, 9, 3)
     cache, settings = cache_for(name, model), dict(max_new_tokens=8, do_sample=False)
-    reply = model.generate(first, **{argument(model): cache}, **settings)
+    reply = model.generate(first, **{cache_argument(model): cache}, **settings)
     whole = torch.cat([reply, second], dim=1)
     with pytest.raises(ValueError, match="kvcache.feed"):
-        model.generate(whole, **{argument(model): cache}, **settings)
+        model.generate(whole, **{cache_argument(model): cache}, **settings)
     feed(model, whole[:, cache.get_seq_length() : -1], cache, [(0, 9)])
-    sent = whole if argument(model) == "past_key_values" else whole[:, -1:]  # with cache_params nothing is sliced off
-    ours = model.generate(sent, attention_mask=torch.ones_like(sent), **{argument(model): cache}, **settings)
+    sent = whole if name not in ALONE else whole[:, -1:]  # with states alone nothing is sliced off
+    ours = model.generate(sent, attention_mask=torch.ones_like(sent), **{cache_argument(model): cache}, **settings)
     assert torch.equal(ours[:, sent.shape[1] :], model.generate(whole, use_cache=False, **settings)[:, whole.shape[1] :])
 
 

@@ -1,6 +1,7 @@
 """Models load from a folder or a hub without running anyone's code, and every failure is one sentence on what to do."""
 
 import hashlib
+import inspect
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from huggingface_hub import constants
 from tiny_chat import make_model, tiny
 
 from kvcache import models
+from kvcache.architecture import usual_cache_argument
 from kvcache.models import CHOICES, ModelError, ModelStore, find_choice, pick_device, pick_dtype
 
 
@@ -113,7 +115,7 @@ def test_a_folder_larger_than_the_memory_is_refused(folder, monkeypatch):
 def test_a_folder_loads_with_what_the_token_loop_needs_to_know(folder):
     steps = []
     loaded = ModelStore().load(str(folder), device="cpu", progress=lambda fraction, text: steps.append((fraction, text)))
-    assert (loaded.context_length, loaded.eos_ids, loaded.cache_argument) == (2048, {2}, "past_key_values")
+    assert (loaded.context_length, loaded.eos_ids, loaded.cache_argument) == (2048, {2}, usual_cache_argument())
     assert loaded.device.type == "cpu" and loaded.dtype == torch.float32 and not loaded.model.training
     assert loaded.has_chat_template and loaded.rotary and loaded.continues_in_chunks and loaded.keeps_last_logits
     fractions = [fraction for fraction, _ in steps]
@@ -126,9 +128,10 @@ def test_a_loaded_folder_says_the_same_as_the_model_it_was_saved_from(folder):
         assert torch.equal(loaded.model(ids).logits, tiny("llama").model(ids).logits)
 
 
-def test_a_recurrent_model_takes_its_cache_under_another_name_and_has_no_context_limit():
+def test_a_recurrent_model_takes_its_cache_under_its_own_name_and_has_no_context_limit():
     loaded = tiny("mamba")
-    assert (loaded.cache_argument, loaded.context_length, loaded.continues_in_chunks) == ("cache_params", None, False)
+    assert loaded.cache_argument in inspect.signature(loaded.model.forward).parameters and loaded.cache_argument != "past_key_values"
+    assert (loaded.context_length, loaded.continues_in_chunks) == (None, False)
     assert not loaded.rotary
 
 

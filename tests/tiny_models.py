@@ -39,9 +39,11 @@ EXTRA = {
     "qwen3_5_moe_text": dict(layer_types=["linear_attention", "full_attention"], num_experts=2, num_experts_per_tok=1, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16),
     "qwen4_exp_text": dict(layer_types=["linear_attention", "indexed_attention"], linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16),
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "glm46v_text", "glm4v_text", "cosmos3_edge_text", "paddleocr_vl_text"), M_ROPE),
+    "hy_v4_vl_text": dict(num_key_value_heads=4, rope_parameters={**M_ROPE["rope_parameters"], "mrope_section": [2, 1, 1]}),
     "ernie4_5_vl_moe_text": dict(moe_intermediate_size=[32, 32], **M_ROPE),
     **dict.fromkeys(("glm4v_moe_text", "glm_ocr_text", "glmga_text"), dict(rope_parameters={**M_ROPE["rope_parameters"], "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]})),
-    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "mistral4", "mistral_large4_text", "youtu", "dots3_note_text"), dict(num_key_value_heads=4)),
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm_moe_dsa", "minicpm3", "mistral4", "mistral_large4_text", "youtu", "dots3_note_text", "sarvam_mla"), dict(num_key_value_heads=4)),
+    "dory": dict(num_hidden_layers=4, n_input_layers=1, n_output_layers=1, layer_types=["sliding_attention", "full_attention"] * 2),
     **dict.fromkeys(("chameleon", "emu3"), dict(vocabulary_map={"<image>": 96})),
     "mllama_text_model": dict(cross_attention_layers=[1]),
 }  # fmt: skip
@@ -58,6 +60,8 @@ NOT_BUILT = {
     **dict.fromkeys(("encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder"), "of any two models, and none by default that fit"),
     **dict.fromkeys(("fast_vlm", "gemma3n", "perception_lm"), "needs timm"),
     "inkling_mm_model": "needs scipy",
+    "apertus1p5": "its sound wants sizes of its own",
+    ("AutoModelForImageTextToText", "llama4"): "text without a picture fails in transformers 5.24, whatever the cache",
     "xmod": "asks for a language first",
     **dict.fromkeys(
         (
@@ -129,6 +133,6 @@ def heard(model: transformers.PreTrainedModel) -> dict[str, Heard]:
 
 @cache
 def built(auto: str) -> dict[str, transformers.PreTrainedModel]:
-    """All kinds that are not NOT_BUILT, of an auto class like AutoModelForCausalLM, by model type; the same for every caller."""
+    """All kinds of an auto class like AutoModelForCausalLM that are not NOT_BUILT, there or anywhere, by model type; the same for every caller."""
     transformers.logging.set_verbosity_error()
-    return {model_type: build(model_type, getattr(transformers, auto)) for model_type in sorted(KINDS[auto]) if model_type not in NOT_BUILT}
+    return {model_type: build(model_type, getattr(transformers, auto)) for model_type in sorted(KINDS[auto]) if not {model_type, (auto, model_type)} & set(NOT_BUILT)}

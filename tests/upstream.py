@@ -109,14 +109,6 @@ def ours_moves() -> str:
     return f"storage moved {count} times in 256 tokens"
 
 
-def static_crop(cache) -> str:
-    model = model_of("llama")
-    logits_with_cache(model, token_ids(1, 20), cache, [(0, 20)])
-    cache.crop(-5)
-    assert cache.get_seq_length() == 15
-    return "goes back"
-
-
 def offloaded_on_cpu(cache) -> str:
     model, ids = model_of("llama"), token_ids(1, 20)
     error = relative(logits_with_cache(model, ids, cache, [(0, 20)]), logits_without_cache(model, ids))
@@ -365,7 +357,6 @@ DEFECTS = [
     Defect("a quantised cache is cropped by 10 of 64 tokens", lambda: cropped(hqq()), ours_cropped),
     Defect("a quantised cache fills up", upstream_requantises, ours_quantises_once),
     Defect("tokens are appended", lambda: f"storage moved {moves(transformers.DynamicCache())} times in 256 tokens", ours_moves),
-    Defect("a static cache goes back", lambda: static_crop(transformers.StaticCache(llama(), max_cache_len=32)), lambda: static_crop(kvcache.create("static", llama(), max_cache_len=32))),
     Defect("offloading without an accelerator", lambda: offloaded_on_cpu(transformers.DynamicCache(config=llama(), offloading=True)), lambda: offloaded_on_cpu(kvcache.create("offloaded", llama()))),
     Defect("HQQ with 3 bits, axis 1", lambda: three_bits(hqq(nbits=3, axis_key=1, axis_value=1)), lambda: three_bits(native(backend="hqq", nbits=3, axis_key="token", axis_value="token"))),
     Defect("HQQ on data of magnitude 1e-5", lambda: f"error {tiny_data(hqq()):.2f}", ours_tiny),

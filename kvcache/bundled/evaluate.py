@@ -15,6 +15,7 @@ from random import Random
 
 import torch
 
+from ..architecture import cache_argument
 from ..catalog import create
 from . import MODELS, dialogues, environment, hand_written, marks, passages, path, texts
 from .tokenizer import stretch
@@ -111,7 +112,7 @@ def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_s
         longest = max(len(prompts[i]) for i in rows)
         ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(prompts[i])) + prompts[i] for i in rows], device=model.device)
         mask = torch.tensor([[0] * (longest - len(prompts[i])) + [1] * len(prompts[i]) for i in rows], device=model.device)
-        cache = {"past_key_values": make_cache()} if make_cache else {}
+        cache = {cache_argument(model): make_cache()} if make_cache else {}
         out = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=max_new_tokens, use_cache=use_cache, **cache)
         for i, row in zip(rows, out[:, longest:]):
             found[i] = tokenizer.decode(row, skip_special_tokens=True).strip()
@@ -126,7 +127,7 @@ def read_replies(model, tokenizer, conversations: list[list[dict[str, str]]], ma
         read = tokenizer(texts.source(text), add_special_tokens=False, return_tensors="pt")
         prompt = tokenizer.apply_chat_template(messages[2:] or messages, add_generation_prompt=True, return_dict=False, return_tensors="pt")
         cache = create("encoder_decoder", model)  # transformers' own has as many layers as the encoder, and fails
-        out = model.generate(**read, decoder_input_ids=prompt, past_key_values=cache, do_sample=False, max_new_tokens=max_new_tokens)
+        out = model.generate(**read, decoder_input_ids=prompt, do_sample=False, max_new_tokens=max_new_tokens, **{cache_argument(model): cache})
         found.append(tokenizer.decode(out[0, prompt.shape[1]:], skip_special_tokens=True).strip())
     return found
 

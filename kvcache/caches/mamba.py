@@ -13,7 +13,7 @@ from .static import checked_batch
 class MambaCache(Cache):
     """One recurrent state a layer, however long the text: for Mamba, Mamba-2, FalconMamba and others without attention.
 
-    Pass it as `cache_params=`. With a batch size (`batch_size`, or `max_batch_size`, as one likes) the states are
+    Pass it as `cache=`, or `cache_params=` before transformers 5.24. With a batch size (`batch_size`, or `max_batch_size`, as one likes) the states are
     allocated now, without one by the first tokens; `dtype` None keeps each state in the dtype the model computes it in.
     Several tokens on a filled cache: right for Mamba-2; for Mamba and FalconMamba, whose scan would start from zero,
     a ValueError before anything changes, and `kvcache.feed` gives them one by one. A state cannot go back, so `crop`

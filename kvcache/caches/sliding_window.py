@@ -29,7 +29,6 @@ class WindowLayer(RowsLayer):
     """
 
     settings = ("window_length",)
-    is_croppable = False
     bounded = True
 
     def __init__(self, window_length: int, is_sliding: bool = False):
@@ -38,6 +37,11 @@ class WindowLayer(RowsLayer):
         self.masked = is_sliding  # does the model's own mask hide every token that this window forgets?
         self.record_past = False
         self.unsettled: int | None = None  # tokens since the last `crop`, but for the first piece; None before that
+
+    @property
+    def is_croppable(self) -> bool:
+        """As decoding with drafts asks: while it lets go of nothing on its own."""
+        return self.record_past
 
     def refuse_drafts(self) -> None:
         """Where the model does not mask the window: the tokens of a draft, fed at once, would see what came before it, and say other things than token by token."""

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from ..architecture import cache_argument
 from ..step import compiled_forward
 
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
@@ -69,8 +70,13 @@ class ModelRig:
         """Feed one token, by what torch.compile made of the model if asked to."""
         feed = self.compiled if compiled else self.model
         start = time.perf_counter()
-        feed(input_ids=self.token, past_key_values=cache, logits_to_keep=1)
+        feed(input_ids=self.token, logits_to_keep=1, **{self.keyword: cache})
         return Step(time.perf_counter() - start)
+
+    @functools.cached_property
+    def keyword(self) -> str:
+        """How the model calls its cache."""
+        return cache_argument(self.model)
 
     @functools.cached_property
     def compiled(self) -> Callable:
