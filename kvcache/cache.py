@@ -28,7 +28,7 @@ from .architecture import tokens_at_once
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .padding import mask_of_forward, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_repetition, refuse_overflow, state_layers, went_ahead
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, refuse_repetition, state_layers, went_ahead
 from .whole import batch_rows, whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type

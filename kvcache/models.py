@@ -32,7 +32,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from . import bundled
-from .architecture import CACHE_ARGUMENTS, RECURRENT_TYPES, cache_argument, counts_from_zero, layer_types, misfit, tokens_at_once, usual_cache_argument
+from .architecture import (
+    CACHE_ARGUMENTS,
+    RECURRENT_TYPES,
+    cache_argument,
+    counts_from_zero,
+    layer_types,
+    misfit,
+    tokens_at_once,
+    usual_cache_argument,
+)
 from .state import CARRIES
 from .step import CompiledStep
 

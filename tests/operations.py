@@ -22,9 +22,9 @@ from slow import FORMULAS, slow
 from stand_in import StandIn, parked
 
 import kvcache
+from kvcache.architecture import cache_argument
 from kvcache.caches.offloaded import Offloading
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.architecture import cache_argument
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 REFUSALS = (ValueError, RuntimeError, NotImplementedError)

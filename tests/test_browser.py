@@ -554,16 +554,16 @@ def test_text_is_readable_in_dark_and_in_light_and_charts_follow(visit):
     finished(page, 1)
     page.wait_for_selector("#kv-history .xtick text", state="attached")
     expect(page.locator("#kv-undo")).to_be_enabled()
-    page.wait_for_timeout(500)  # what was disabled fades in
-    assert too_faint(page) == []
+    all_readable(page)
     page.evaluate("document.body.classList.remove('dark')")
     page.wait_for_function("getComputedStyle(document.querySelector('#kv-history .xtick text')).fill === 'rgb(91, 100, 119)'")
-    assert too_faint(page) == []
+    all_readable(page)
 
 
-def too_faint(page):
-    """Texts whose contrast with what is behind them is below 4.5, the WCAG's AA."""
-    return [(what, ratio) for what, ratio in page.evaluate(CONTRAST, READ) if ratio < 4.5]
+def all_readable(page):
+    """No text's contrast with what is behind it is below 4.5, the WCAG's AA, once what fades in or changes colour has done so."""
+    page.wait_for_function("!document.getAnimations().some((each) => each instanceof CSSTransition)")
+    assert [(what, ratio) for what, ratio in page.evaluate(CONTRAST, READ) if ratio < 4.5] == []
 
 
 def test_a_phone_stacks_talk_see_set_up_without_sideways_scrolling(visit):

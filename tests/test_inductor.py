@@ -7,9 +7,9 @@ from architectures import logits_without_cache, model_of, token_ids
 from tiny_chat import make_model
 
 import kvcache
+from kvcache.architecture import cache_argument
 from kvcache.conversation import Conversation
 from kvcache.engine import Compiling, Sampling
-from kvcache.architecture import cache_argument
 from kvcache.step import why_not_compiled
 
 # These build C++ and nothing else can stand in for that. What a machine without a compiler is told is tested in tests/test_step.py.

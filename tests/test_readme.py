@@ -14,8 +14,8 @@ from started import started_page
 from upstream import DEFECTS
 
 import kvcache
-from kvcache.architecture import cache_argument
 from kvcache import bundled, report
+from kvcache.architecture import cache_argument
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 

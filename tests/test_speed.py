@@ -364,7 +364,7 @@ def test_storing_a_prompt_is_timed_in_fresh_caches():
 def test_a_compiled_model_is_another_way_to_step():
     rig = ModelRig(**MODEL)
     calls = []
-    rig.compiled = lambda *arguments, **options: calls.append(options["past_key_values"])
+    rig.compiled = lambda *arguments, **options: calls.append(options[rig.keyword])
     runner = Runner(rig, CONTENDERS["static-compiled"], 64)
     with torch.no_grad():
         runner.step()
