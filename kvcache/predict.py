@@ -1,5 +1,7 @@
 """What a cache will cost, from the config alone: closed forms, checked against measured storage by the tests."""
 
+import functools
+import inspect
 from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
@@ -48,9 +50,24 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
         return Shape(batch, 1, config.kv_lora_rank, config.qk_rope_head_dim, itemsize)
     if getattr(config, "num_attention_heads", None) is None:  # no attention at all
         return Shape(batch, 0, 0, 0, itemsize)
-    heads = _falcon_heads(config) if config.model_type == "falcon" else getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    heads = _falcon_heads(config) if config.model_type == "falcon" else _key_value_heads(config)
     dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // config.num_attention_heads
     return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize)
+
+
+def _key_value_heads(config: PreTrainedConfig) -> int:
+    """As many as attention heads where the kind of config knows no other number: a stray one, as in a GPT-2's, is read by no model."""
+    return _names(type(config), "num_key_value_heads") and getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+
+
+@functools.cache
+def _names(config_class: type, name: str) -> bool:
+    """Does a class of configs have a field of this name, inherited ones too, or set one itself?"""
+    fields = {*getattr(config_class, "__dataclass_fields__", ()), *getattr(config_class, "attribute_map", ())}
+    try:
+        return name in fields or name in inspect.getsource(config_class)
+    except OSError:  # a class that somebody typed in
+        return True
 
 
 def _falcon_heads(config: PreTrainedConfig) -> int:

@@ -121,6 +121,15 @@ def test_memory_is_predicted_for_heads_that_differ_by_layer_and_values_of_their_
     assert kvcache.predict_memory("dynamic", model, 40).used == kvcache.measure_memory(cache).used
 
 
+def test_a_number_of_key_heads_that_the_model_does_not_know_is_not_believed():
+    config = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=97, num_key_value_heads=1)
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), token_ids(1, 20)
+    cache = kvcache.create("dynamic", model)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+    assert kvcache.predict_memory("dynamic", config, 20).total == kvcache.measure_memory(cache).total
+
+
 @pytest.mark.parametrize("wrong", [dict(tokens=-1), dict(tokens=1.5), dict(tokens=True), dict(tokens=8, batch_size=0), dict(tokens=8, batch_size=2.0)])
 def test_memory_is_predicted_for_whole_numbers_only(wrong):
     with pytest.raises(ValueError, match="must be a whole number of at least"):
