@@ -26,8 +26,8 @@ from .pictures import counts_pictures, keep, place, refuse_types
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
 CARRIES = frozenset(
     {
-        "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "inkling2_text", "inkling_text", "kimi_linear", "lfm2", "lfm2_moe", "lfm3",
-        "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2", "zaya",
+        "bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "inkling2_loop_text", "inkling2_text", "inkling_text", "kimi_linear", "lara_mini",
+        "lfm2", "lfm2_moe", "lfm3", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2", "zaya",
     }
 )  # fmt: skip
 UNCOUNTED = frozenset({"bailing_hybrid", "kimi_linear"})  # whose recurrent layers take single tokens without a word to the cache
