@@ -335,6 +335,7 @@ def test_a_model_that_can_not_be_had_leaves_the_one_that_was_showing(visit):
     picker.fill("no/such-model")
     picker.press("Enter")
     expect(page.locator("#kv-model-note")).to_contain_text("no/such-model")
+    expect(page.locator("#kv-model-note")).to_contain_text(" stays.")
     expect(picker).to_have_value(re.compile("kvlab-mistral-5m"))
 
 

@@ -342,7 +342,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             loaded = load_picked(values, progress)
         except models.ModelError as error:
             session.refused = values[tab.model] or ""
-            return {tab.model_note: fragments.notice(str(error), "error")}
+            return {tab.model_note: fragments.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
         session.showing = values[tab.model]
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}
