@@ -60,7 +60,7 @@ SUMS, FEW_SUMS = "add and take away up to 20, multiply and divide through the ta
 READING = "Read a text that is given as the system message, and talk about it. "
 GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
-`past_key_values=kvcache.create("encoder_decoder", model)`: the one that transformers 5.23 makes has as many layers as the encoder, and fails."""
+`cache=kvcache.create("encoder_decoder", model)`: the one that transformers makes (5.23 and 5.24) has as many layers as the encoder, and fails."""
 ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
 SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export --questions {questions}\n"
 PARTS = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
