@@ -156,6 +156,12 @@ def test_caches_that_would_go_on_otherwise_are_not_joined_whoever_made_them(make
         type(parts[0]).from_batch_splits(parts)
 
 
+def test_sinks_that_rotate_and_sinks_that_do_not_are_not_joined():
+    parts = [filled(SinkCache(64, 4, config=CONFIG), rows=1), filled(SinkCache(64, 4), rows=1)]
+    with pytest.raises(ValueError, match="layer 0 of the splits cannot be joined: they were made with .*'rotates': True.*'rotates': False"):
+        SinkCache.from_batch_splits(parts)
+
+
 @pytest.mark.parametrize("name", suited("llama"))
 def test_rows_split_and_joined_again_go_on_as_if_nothing_had_happened(name):
     model, ids = model_of("llama"), token_ids(5, 40)

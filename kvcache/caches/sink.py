@@ -27,13 +27,18 @@ class SinkLayer(WindowLayer):
     """
 
     stores = {**WindowLayer.stores, "sink_keys": "keys"}
-    settings = ("window_length", "num_sink_tokens")
+    settings = ("window_length", "num_sink_tokens", "rotates")
     sink_keys: Buffer
 
     def __init__(self, window_length: int, num_sink_tokens: int = 4, rope: Rope | None = None):
         super().__init__(window_length)
         self.num_sink_tokens, self.rope = whole_number("num_sink_tokens", num_sink_tokens, 0, high=self.window_length - 1), rope
         self.sink_keys = Buffer(self.num_sink_tokens)
+
+    @property
+    def rotates(self) -> bool:
+        """Do the sinks' keys move with the window?"""
+        return self.rope is not None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs
