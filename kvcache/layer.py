@@ -386,7 +386,7 @@ def target_length(seen: int, tokens: int) -> int:
     """The length that `crop(tokens)` means: positive keeps, negative removes, 0 leaves; never more than `seen`."""
     try:
         whole = int(tokens) == tokens
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         whole = False
     if not whole:
         raise CropError(f"crop takes a whole number of tokens, got {tokens!r}")

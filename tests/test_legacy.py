@@ -343,7 +343,7 @@ def test_rows_that_do_not_go_behind_those_held_are_refused_and_nothing_has_chang
             cache.batch_select_indices(rows)
         with pytest.raises(ValueError, match="beam_idx must be a list or a LongTensor of rows"):
             cache.reorder_cache(rows)
-    for tokens in ("x", None, [3], 2.5):
+    for tokens in ("x", None, [3], 2.5, float("inf")):
         with pytest.raises(CropError, match="crop takes a whole number of tokens, got"):
             cache.crop(tokens)
     fresh = filled(everything(name))
