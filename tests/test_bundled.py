@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvcache import bundled
 from kvcache.bundled import (
+    attend,
     average,
     batches,
     chats,
@@ -994,6 +995,55 @@ def test_muon_steps_are_nearly_orthogonal():
     update = muon.orthogonal(torch.randn(2, 24, 48, generator=torch.Generator().manual_seed(0)))
     singular = torch.linalg.svdvals(update)
     assert singular.min() > 0.5 and singular.max() < 1.4  # five Newton-Schulz steps aim at 1 within about 0.3
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 700])
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("heads", [4, 8])
+def test_blocked_attention_and_its_gradients_are_those_of_the_formula(length, window, heads):
+    generator = torch.Generator().manual_seed(length + heads)
+    q, k, v, given = (torch.randn(2, number, length, 16, generator=generator, dtype=torch.float64) for number in (heads, 4, 4, heads))
+    far = torch.arange(length)[:, None] - torch.arange(length)
+    visible = ((far >= 0) & (far < (window or length)))[None, None].expand(2, 1, -1, -1)
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    repeated = [t.repeat_interleave(heads // 4, 1) for t in (k, v)]
+    formula = ((q @ repeated[0].mT * 0.3).masked_fill(~visible, float("-inf")).softmax(-1) @ repeated[1])
+    out = attend.attend(None, q, k, v, visible if window else None, 0.3)[0].transpose(1, 2)
+    torch.testing.assert_close(out, formula)
+    for found, wanted in zip(torch.autograd.grad(out, leaves, given), torch.autograd.grad(formula, leaves, given)):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)  # sums over blocks are of float32
+
+
+@pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
+def test_a_cpu_trains_in_bfloat16_on_gradients_of_the_float32_weights_direction(name, tmp_path):
+    """For trees and plain rows alike; and what was learnt is copied to the weights that compute."""
+    made = {}
+    for kind in ([], ["--bfloat16"]):
+        run = train.Run(train.parse(["--smoke", "--model", name, "--start", str(bundled.path(name) if name in bundled.MODELS else FOLDER), "--work", str(tmp_path / f"{kind}"), "--threads", "1", *kind]))
+        assert (run.worker is run.model) == (not kind)
+        rows = [batches.batch(run.tok, 0, 0, 2, 300), batches.with_trees(run.tok, 0, next(n for n in range(99) if Random(f"0 {n}").random() < batches.TREES), 2, 300)]
+        made[bool(kind)] = [torch.cat([grad.float().flatten() for grad in run.gradients(100.0, *row)[2]]) for row in rows]
+        run.one_step()
+        for ours, theirs in zip(run.model.parameters(), run.worker.parameters(), strict=True):
+            assert ours.dtype == torch.float32 and torch.equal(ours.to(theirs.dtype), theirs)
+    for plain, half in zip(made[False], made[True], strict=True):
+        assert torch.nn.functional.cosine_similarity(plain, half, dim=0) > 0.99
+
+
+def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_learn(tokenizer, tmp_path):
+    made = family.fresh("kvlab-llama-7m")
+    with torch.no_grad():
+        for p in made.parameters():
+            p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))  # all of its layers write
+    family.export(made, tokenizer, tmp_path)
+    small = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    large = family.fresh("kvlab-llama-9m", start=tmp_path)
+    ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
+    torch.testing.assert_close(large(ids).logits, small(ids).logits)
+    large(ids, labels=ids).loss.backward()
+    new = [index for index, layer in enumerate(large.model.layers) if not layer.mlp.down_proj.weight.any()]
+    assert len(new) == large.config.num_hidden_layers - small.config.num_hidden_layers
+    assert all(layer.self_attn.o_proj.weight.grad.any() and layer.mlp.down_proj.weight.grad.any() for layer in (large.model.layers[index] for index in new))
 
 
 @pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-llama-4m"])

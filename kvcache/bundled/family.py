@@ -34,6 +34,7 @@ _ATTENTION = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, n
 _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
 _WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
 _WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
+_DEEP = dict(_WORDS, num_hidden_layers=6)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -72,6 +73,8 @@ class Member:
 
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
+                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise,
                              "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
@@ -123,6 +126,8 @@ def _adopt(model: PreTrainedModel, start: Path, tok: PreTrainedTokenizerFast | N
         theirs[EMBEDDING] = words.embeddings(known.float(), tok) if len(known) < len(tok) else known[:len(tok)]
     if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
         return reader.adopt(model, theirs)
+    if isinstance(model, LlamaForCausalLM):
+        theirs = grow.deeper(theirs, model.config.num_hidden_layers)
     if grow.wider(model, theirs):
         return grow.grow(model, theirs)
     shared = {name: p for name, p in model.named_parameters() if (source := _source(name, theirs)) is not None and source.shape == p.shape}

@@ -1,16 +1,33 @@
-"""Begin a wider Llama with a narrower one's weights, so that it says the same before any training and has room for more.
+"""Begin a wider or deeper Llama with a smaller one's weights, so that it says the same before any training and has room for more.
 
-Query heads and feed-forward neurons that are new read what they like, at random, and write nothing yet. Source: Chen et al. 2016, arXiv 1511.05641.
+Query heads and feed-forward neurons that are new read what they like, at random, and write nothing yet; new layers read as the layers before them do.
+Source: Chen et al. 2016, arXiv 1511.05641.
 """
 
+import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+LAYER = re.compile(r"model\.layers\.(\d+)\.")
 READING = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")  # [query heads or neurons, hidden]
 WRITING = ("o_proj.weight", "down_proj.weight")  # [hidden, query heads or neurons]
+
+
+def deeper(theirs: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The weights of a Llama with so many layers: those there are, spread evenly, and after some of them copies that read as they do and write nothing yet."""
+    number = {name: int(found[1]) for name in theirs if (found := LAYER.match(name))}
+    few = max(number.values(), default=-1) + 1
+    if not 0 < few < layers:
+        return dict(theirs)
+    made = {name: p for name, p in theirs.items() if name not in number}
+    for layer in range(layers):
+        source, new = layer * few // layers, layer > 0 and layer * few // layers == (layer - 1) * few // layers
+        for name in (name for name, at in number.items() if at == source):
+            made[LAYER.sub(f"model.layers.{layer}.", name)] = torch.zeros_like(theirs[name]) if new and name.endswith(WRITING) else theirs[name]
+    return made
 
 
 def wider(model: PreTrainedModel, theirs: Mapping[str, Tensor]) -> bool:

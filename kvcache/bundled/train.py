@@ -7,6 +7,7 @@ and start it again with the same arguments: it goes on from its last checkpoint.
 """
 
 import argparse
+import copy
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from . import batches, family, texts
+        from . import attend, batches, family, texts
 
         self.options, self.member = options, family.MEMBERS[options.model]
         self.curriculum = SMOKE if options.smoke else READING if self.member.reads else FURTHER if options.start else CURRICULUM
@@ -133,6 +134,10 @@ class Run:
             self.imitate()
         if options.compile:
             family.compile_layers(self.model)
+        self.worker = self.model
+        if self.device == "cpu" and options.bfloat16 and self.member.trees:
+            self.worker = copy.deepcopy(self.model).to(torch.bfloat16)  # a third faster than autocast, which converts what each matrix reads; weights are kept in float32
+            self.worker.set_attn_implementation(attend.NAME)
         stage = self.stage()
         make = texts.batch if self.member.reads else batches.with_trees if self.member.trees else batches.batch
         made_here = (make, str(self.folder), options.seed, self.step)
@@ -205,7 +210,7 @@ class Run:
         total = float(weights[:, 1:].sum())
         parts = list(self.pool.map(lambda part: self.gradients(total, *part), zip(*(tensor.chunk(self.threads) for tensor in batch))))
         for p, *grads in zip(self.model.parameters(), *(grads for _, _, grads in parts)):
-            p.grad = sum(grads)
+            p.grad = sum(grad.float() for grad in grads)
         self.update(self.options.rate * rate_at(share))
         self.step += 1
         self.tokens += ids[:, 1:].numel()
@@ -235,7 +240,7 @@ class Run:
             told = w == RECALLED
             return (logits[told].argmax(-1) == targets[told]).float().mean().item()
 
-        return loss.detach(), right, torch.autograd.grad(loss, list(self.model.parameters()))
+        return loss.detach(), right, torch.autograd.grad(loss, list(self.worker.parameters()))
 
     def moved(self, tensor):
         """A tensor on the device of the model, copied there while the GPU computes; None stays None."""
@@ -248,9 +253,9 @@ class Run:
         if self.member.reads:
             texts = beside.long()
             read = {"input_ids": texts, "attention_mask": texts != self.model.config.pad_token_id}
-            return self.model(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[kept]
+            return self.worker(**read, decoder_input_ids=ids, use_cache=False).logits.flatten(0, 1)[kept]
         placed = {} if beside is None else {"attention_mask": masks(beside[:, :-1], self.model.config), "position_ids": beside[:, :-1, 2].long()}
-        return self.model.lm_head(self.model.base_model(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[kept])
+        return self.worker.lm_head(self.worker.base_model(input_ids=ids, use_cache=False, **placed).last_hidden_state.flatten(0, 1)[kept])
 
     def update(self, factor: float) -> None:
         """Clip the gradients and step both optimisers."""
@@ -261,6 +266,9 @@ class Run:
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
         list(self.pool.map(self.step_of, self.optimisers))
+        if self.worker is not self.model:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self.worker.parameters()), list(self.model.parameters()))
 
     def step_of(self, optimiser) -> None:
         with self.precision():
