@@ -1135,6 +1135,9 @@ def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
     average.main([str(FOLDER), str(tmp_path / "other"), "--share", "0.25", "--out", str(tmp_path / "out")])
     mixed = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert all(torch.allclose(p + 0.25, q, atol=1e-6) for p, q in zip(one.parameters(), mixed.parameters()))
+    average.main([str(FOLDER), str(FOLDER), "--out", str(tmp_path / "rounded"), "--rounded"])
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "rounded")
+    assert all(q.dtype == torch.float16 and torch.equal(p.bfloat16().half(), q) for p, q in zip(one.parameters(), rounded.parameters()))
     with pytest.raises(ValueError, match="only models of one shape"):
         average.average(FOLDER, bundled.path("kvlab-mamba2-5m"), 0.5, tmp_path / "none")
 
