@@ -1014,12 +1014,12 @@ def test_blocked_attention_and_its_gradients_are_those_of_the_formula(length, wi
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)  # sums over blocks are of float32
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-9m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
 def test_a_cpu_trains_in_bfloat16_on_gradients_of_the_float32_weights_direction(name, tmp_path):
     """For trees and plain rows alike; and what was learnt is copied to the weights that compute."""
     made = {}
     for kind in ([], ["--bfloat16"]):
-        run = train.Run(train.parse(["--smoke", "--model", name, "--start", str(bundled.path(name) if name in bundled.MODELS else FOLDER), "--work", str(tmp_path / f"{kind}"), "--threads", "1", *kind]))
+        run = train.Run(train.parse(["--smoke", "--model", name, "--start", str(bundled.path(name)), "--work", str(tmp_path / f"{kind}"), "--threads", "1", *kind]))
         assert (run.worker is run.model) == (not kind)
         rows = [batches.batch(run.tok, 0, 0, 2, 300), batches.with_trees(run.tok, 0, next(n for n in range(99) if Random(f"0 {n}").random() < batches.TREES), 2, 300)]
         made[bool(kind)] = [torch.cat([grad.float().flatten() for grad in run.gradients(100.0, *row)[2]]) for row in rows]
@@ -1046,7 +1046,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
     assert all(layer.self_attn.o_proj.weight.grad.any() and layer.mlp.down_proj.weight.grad.any() for layer in (large.model.layers[index] for index in new))
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-7m", "kvlab-llama-4m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-9m", "kvlab-llama-7m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].tokens > tokenizer_module.VOCAB_SIZE]
@@ -1070,6 +1070,12 @@ def test_a_model_that_grew_says_what_the_narrower_one_said_and_all_of_it_can_lea
     wide(ids, labels=ids).loss.backward()
     new = [wide.model.layers[2].self_attn.o_proj.weight.grad[:, 64:128], wide.model.layers[2].mlp.down_proj.weight.grad[:, 704:]]
     assert all((part.abs().sum(0) > 0).all() for part in new)
+
+
+@pytest.mark.parametrize("name", ["kvlab-granite-5m", "kvlab-ministral-7m", "kvlab-llama-4m"])
+def test_weights_of_more_layers_are_refused(name):
+    with pytest.raises(ValueError, match="weights of 6 layers do not fit a model of 4"):
+        family.fresh(name, start=FOLDER)
 
 
 def test_only_a_narrower_model_of_the_same_kind_grows():
@@ -1158,7 +1164,7 @@ def test_no_bundled_file_is_over_ten_megabytes():
 
 
 def test_unknown_bundled_models_are_named():
-    with pytest.raises(KeyError, match="kvlab-llama-7m"):
+    with pytest.raises(KeyError, match="kvlab-llama-9m"):
         bundled.path("nothing")
 
 

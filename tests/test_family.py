@@ -21,8 +21,8 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def start(tokenizer, tmp_path_factory):
-    """The folder of a small Llama, cut from the one that ships: the first query head of each key head, the first feed-forward neurons and tokens."""
-    folder, small, wide = tmp_path_factory.mktemp("llama"), family.fresh("kvlab-llama-4m"), family.weights(bundled.path())
+    """The folder of a small Llama, cut from the Ministral that ships: the first query head of each key head, the first feed-forward neurons and tokens."""
+    folder, small, wide = tmp_path_factory.mktemp("llama"), family.fresh("kvlab-llama-4m"), family.weights(bundled.path("kvlab-ministral-7m"))
     first = torch.arange(512).view(4, 2, 64)[:, 0].flatten()
     with torch.no_grad():
         for name, p in small.named_parameters():
@@ -78,10 +78,12 @@ def test_every_model_is_exported_and_read_back(name, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["kvlab-ministral-7m", "kvlab-mistral-5m"])
-def test_windowed_relatives_begin_as_the_llama_within_their_window(name):
-    llama = LlamaForCausalLM.from_pretrained(bundled.path(), dtype=torch.float32).eval()
-    tok = words.shortened(AutoTokenizer.from_pretrained(bundled.path()), family.MEMBERS[name].tokens)
-    model, ids = family.fresh(name, start=bundled.path(), tok=tok).eval(), torch.randint(6, 2048, (1, family.WINDOW + 100), generator=torch.Generator().manual_seed(0))
+def test_windowed_relatives_begin_as_the_llama_within_their_window(name, tmp_path):
+    begun = AutoTokenizer.from_pretrained(bundled.path("kvlab-ministral-7m"))
+    llama = family.fresh("kvlab-llama-7m", start=bundled.path("kvlab-ministral-7m")).eval()
+    family.export(llama, begun, tmp_path)
+    tok = words.shortened(begun, family.MEMBERS[name].tokens)
+    model, ids = family.fresh(name, start=tmp_path, tok=tok).eval(), torch.randint(6, 2048, (1, family.WINDOW + 100), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         ours, theirs = model(ids, use_cache=False).logits, llama(ids, use_cache=False).logits[..., :len(tok)]
     torch.testing.assert_close(ours[:, :family.WINDOW], theirs[:, :family.WINDOW], atol=1e-3, rtol=1e-3)
@@ -103,9 +105,7 @@ def errors_of(pupils, llama, ids):
 
 
 @pytest.mark.parametrize("name", ["kvlab-mamba2-5m", "kvlab-granite-5m"])
-def test_parts_of_another_kind_learn_to_do_what_the_llamas_do(name, tokenizer):
-    start = bundled.path()
-    llama = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).eval()
+def test_parts_of_another_kind_learn_to_do_what_the_llamas_do(name, tokenizer, llama, start):
     model, held_out = family.fresh(name, start=start), batches.batch(tokenizer, 1, 0, 2, 64)[0].long()
     pupils = family.MEMBERS[name].pupils(model)
     before = errors_of(pupils, llama, held_out)
@@ -153,8 +153,8 @@ def test_texts_are_padded_and_rendered_as_a_system_message(tokenizer):
     assert tokenizer.encode(texts.source(text), add_special_tokens=False) == tokenizer.apply_chat_template([{"role": "system", "content": text}], return_dict=False)
 
 
-@pytest.mark.parametrize(("name", "begins"), [("kvlab-granite-5m", None), ("kvlab-granite-5m", bundled.path("kvlab-granite-5m")), ("kvlab-umt5-5m", None), ("kvlab-llama-7m", None),
-                                              ("kvlab-mistral-5m", bundled.path())])
+@pytest.mark.parametrize(("name", "begins"), [("kvlab-granite-5m", None), ("kvlab-granite-5m", bundled.path("kvlab-granite-5m")), ("kvlab-umt5-5m", None), ("kvlab-llama-9m", None),
+                                              ("kvlab-mistral-5m", bundled.path("kvlab-ministral-7m"))])
 def test_a_smoke_training_of_a_relative_runs_through_and_goes_on(name, begins, start, tmp_path):
     start = begins or start
     folder = train.main(["--smoke", "--model", name, "--start", str(start), "--work", str(tmp_path), "--threads", "1"])

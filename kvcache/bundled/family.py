@@ -72,11 +72,11 @@ class Member:
 
 
 MEMBERS: dict[str, Member] = {
-    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise,
-                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise,
                              "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
-    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smaller Llama that the others began with; it ships no more"),
+    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the shallower Llama that the 9m, the Ministral and the Mistral began with; it ships no more",
+                             tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smallest Llama, that all others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
         lambda: MinistralForCausalLM(MinistralConfig(**_WORDS, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)),
         mimetic.initialise, f"a Ministral, as Gemma's layers alternate: layers 1 and 3 attend to the latest {WINDOW} tokens, layers 2 and 4 to every one", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
@@ -119,14 +119,14 @@ def _give_meaning(model: PreTrainedModel, tok: PreTrainedTokenizerFast) -> None:
 
 @torch.no_grad()
 def _adopt(model: PreTrainedModel, start: Path, tok: PreTrainedTokenizerFast | None) -> None:
-    """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider Llama takes a narrower one's, with a larger vocabulary too. Raises ValueError if there is none."""
+    """Copy every weight of the same shape and name, or of the name a Llama has for it; a wider or deeper Llama takes a smaller one's, with a larger vocabulary too. Raises ValueError if there is none, or the model in the folder has more layers."""
     theirs = weights(start)
     if tok is not None and EMBEDDING in theirs:
         known = theirs[EMBEDDING]
         theirs[EMBEDDING] = words.embeddings(known.float(), tok) if len(known) < len(tok) else known[:len(tok)]
     if model.config.is_encoder_decoder and "model.norm.weight" in theirs:
         return reader.adopt(model, theirs)
-    if isinstance(model, LlamaForCausalLM):
+    if any(map(grow.LAYER.match, dict(model.named_parameters()))):
         theirs = grow.deeper(theirs, model.config.num_hidden_layers)
     if grow.wider(model, theirs):
         return grow.grow(model, theirs)

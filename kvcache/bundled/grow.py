@@ -17,10 +17,12 @@ WRITING = ("o_proj.weight", "down_proj.weight")  # [hidden, query heads or neuro
 
 
 def deeper(theirs: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """The weights of a Llama with so many layers: those there are, spread evenly, and after some of them copies that read as they do and write nothing yet."""
+    """The weights of a Llama with so many layers: those there are, spread evenly, and after some of them copies that read as they do and write nothing yet. Raises ValueError where there are more."""
     number = {name: int(found[1]) for name in theirs if (found := LAYER.match(name))}
     few = max(number.values(), default=-1) + 1
-    if not 0 < few < layers:
+    if few > layers:
+        raise ValueError(f"weights of {few} layers do not fit a model of {layers}: start from a model with {layers} or fewer")
+    if few in (0, layers):
         return dict(theirs)
     made = {name: p for name, p in theirs.items() if name not in number}
     for layer in range(layers):

@@ -1,7 +1,7 @@
 """Train a bundled model: `python -m kvcache.bundled.train --tokens 350e6 --rows 8 --makers 15 --bfloat16 --work build/llama` makes one like the default from nothing.
 
-That takes a large GPU five and a half minutes, and sixteen cores to make the data; two CPU cores alone see one to five thousand tokens a second.
-`--model kvlab-ministral-7m --start kvcache/bundled/kvlab-llama-7m --tokens 4e6` makes a relative, which begins with its tokenizer and weights.
+A large GPU took five and a half minutes for one with four layers, and sixteen cores to make the data; two CPU cores alone see one to eight thousand tokens a second.
+`--model kvlab-granite-5m --start build/kvlab-llama-4m/export --tokens 15e6` makes a relative, which begins with another's tokenizer and weights.
 Initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the end. Stop it at any time
 and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it in seconds on tiny numbers.
 """
