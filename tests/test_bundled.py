@@ -554,7 +554,7 @@ def test_amid_small_talk_little_is_told_and_all_else_declined():
         assert messages == drills.told_amid_talk(seed, 500) and [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2)
         replies = [m["content"] for m in messages[1::2]]
         declined, asked, turns = declined + sum(marks.REFUSING in r for r in replies), asked + sum(marks.RECALLED in r for r in replies), turns + len(replies)
-    assert 0.03 < declined / turns < 0.2 and 0.05 < asked / turns < 0.4
+    assert 0.03 < declined / turns < 0.2 and 0.03 < asked / turns < 0.4
 
 
 def test_records_in_a_tree_are_asked_for_one_by_one():
@@ -1088,7 +1088,9 @@ def test_only_a_narrower_model_of_the_same_kind_grows():
 
 def test_the_schedule_ends_at_zero():
     assert train.rate_at(0.0) == train.rate_at(train.FLAT - 0.01) == 1.0 and train.rate_at(1.0) == 0.0
-    assert abs(sum(stage.share for stage in train.CURRICULUM) - 1) < 1e-9
+    for stages in (train.CURRICULUM, train.FURTHER, train.LONGER, train.READING):
+        assert abs(sum(stage.share for stage in stages) - 1) < 1e-9
+    assert train.curriculum(train.parse(["--long", "--start", str(FOLDER)]), reads=False) is train.LONGER
     assert [train.stage_at(s).length for s in (0, 0.1, 0.3, 0.7, 0.9, 1.0)] == [128, 256, 512, 1024, 2048, 2048]
 
 
@@ -1115,6 +1117,19 @@ def test_a_training_of_nothing_is_refused(option, capsys):
     with pytest.raises(SystemExit):
         train.parse([f"--{option}", "0"])
     assert f"--{option} must be above 0, got 0" in capsys.readouterr().err
+
+
+def test_what_is_left_out_while_training_changes_and_is_whole_again_after(tmp_path, capsys):
+    run = train.Run(train.parse(["--smoke", "--dropout", "0.3", "--start", str(FOLDER), "--work", str(tmp_path)]))
+    ids = run.data.next(2, 64)[0][:, :-1].long()
+    with torch.no_grad():
+        one, other = (run.model(ids).logits for _ in range(2))
+        whole = run.model.eval()(ids).logits
+        torch.testing.assert_close(whole, AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)(ids).logits, atol=1e-4, rtol=1e-4)
+    assert not torch.equal(one, other) and (one - whole).norm() < 2 * whole.norm()
+    with pytest.raises(SystemExit):
+        train.parse(["--dropout", "1"])
+    assert "--dropout must be from 0 to below 1, got 1.0" in capsys.readouterr().err
 
 
 def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_float32(tmp_path):

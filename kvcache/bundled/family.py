@@ -25,6 +25,7 @@ from transformers import (
 from . import grow, mimetic, mimetic_mamba, reader, tokenizer, words
 
 WINDOW = 256  # tokens that a windowed layer sees
+GRAPHS = 64  # compiled of one layer's code at most; torch's limit of 8 leaves later shapes uncompiled
 FILE_SIZE = "9MB"  # of the largest file of weights
 EMBEDDING = "model.embed_tokens.weight"
 MEANING = 0.5  # of the length that word vectors have in embeddings that were trained
@@ -35,6 +36,7 @@ _LLAMA = dict(**_TOKENS, **_ATTENTION, head_dim=64, intermediate_size=704)
 _WIDE = dict(_LLAMA, num_attention_heads=8, intermediate_size=928)
 _WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
 _DEEP = dict(_WORDS, num_hidden_layers=6)
+_DEEPER = dict(_WORDS, num_hidden_layers=8)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -74,6 +76,7 @@ class Member:
 MEMBERS: dict[str, Member] = {
     "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise,
                              "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-11m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEPER)), mimetic.initialise, "the 9m with two layers more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the shallower Llama that the 9m, the Ministral and the Mistral began with; it ships no more",
                              tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smallest Llama, that all others began with; it ships no more"),
@@ -151,7 +154,8 @@ def _source(name: str, theirs: dict[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def compile_layers(model: PreTrainedModel) -> None:
-    """Compile each layer, all with the same code, so that there is one graph for each shape of rows."""
+    """Compile each layer, all with the same code, so that there is one graph for each shape of rows and kind of layer."""
+    torch._dynamo.config.recompile_limit = GRAPHS
     for layers in (module for module in model.modules() if isinstance(module, torch.nn.ModuleList)):
         for layer in layers:
             layer.compile(dynamic=False)

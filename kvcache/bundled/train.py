@@ -27,6 +27,7 @@ class Stage:
 
 CURRICULUM = (Stage(0.04, 128, 32), Stage(0.08, 256, 16), Stage(0.26, 512, 12), Stage(0.34, 1024, 6), Stage(0.28, 2048, 4))
 FURTHER = (Stage(0.06, 256, 24), Stage(0.38, 512, 12), Stage(0.38, 1024, 6), Stage(0.18, 2048, 4))  # for weights that know their language already
+LONGER = (Stage(0.55, 1024, 6), Stage(0.45, 2048, 4))  # the same, for what was said long ago
 READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 SMOKE_TOKENS = 4_000
@@ -42,6 +43,15 @@ def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
             return stage
         share -= stage.share
     return curriculum[-1]
+
+
+def curriculum(options: argparse.Namespace, reads: bool) -> tuple[Stage, ...]:
+    """The stages for what was asked for."""
+    if options.smoke:
+        return SMOKE
+    if reads:
+        return READING
+    return LONGER if options.long else FURTHER if options.start else CURRICULUM
 
 
 def rate_at(share: float) -> float:
@@ -66,6 +76,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--start", type=Path, help="folder of a model whose weights and tokenizer to begin with")
     parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
     parser.add_argument("--minutes", type=float, help="train for so long, interruptions left out, in place of a number of tokens")
+    parser.add_argument("--long", action="store_true", help="rows of 1,024 and 2,048 tokens alone")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of what each attention and feed-forward block writes that is left out at random")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--work", type=Path, help="checkpoints and the exported model go here (default: build/MODEL)")
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
@@ -80,6 +92,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("tokens", "minutes", "threads", "rows", "makers"):
         if (value := getattr(options, name)) is not None and value <= 0:
             parser.error(f"--{name} must be above 0, got {value}")
+    if not 0 <= options.dropout < 1:
+        parser.error(f"--dropout must be from 0 to below 1, got {options.dropout}")
     options.work = options.work or Path("build") / options.model
     return options
 
@@ -104,6 +118,20 @@ def _adamw(parameters, lr: float):
     return torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.0)
 
 
+def drop_out(model, share: float) -> None:
+    """While it trains, leave out some of what each attention and feed-forward block writes: phrases that are read hundreds of times are not learnt by heart."""
+    import torch.nn.functional as F
+
+    def some(module, read, written):
+        if not module.training:
+            return written
+        return (F.dropout(written[0], share), *written[1:]) if isinstance(written, tuple) else F.dropout(written, share)
+
+    for name, module in model.named_modules():
+        if name.endswith((".self_attn", ".mlp")):
+            module.register_forward_hook(some)
+
+
 class Run:
     """One training run: model, optimisers, data and how far they are."""
 
@@ -113,7 +141,7 @@ class Run:
         from . import attend, batches, family, texts
 
         self.options, self.member = options, family.MEMBERS[options.model]
-        self.curriculum = SMOKE if options.smoke else READING if self.member.reads else FURTHER if options.start else CURRICULUM
+        self.curriculum = curriculum(options, self.member.reads)
         self.total = SMOKE_TOKENS if options.smoke else options.tokens
         self.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.threads = options.threads or (2 if self.device == "cpu" else 1)
@@ -132,6 +160,8 @@ class Run:
             self.load()
         elif options.start:
             self.imitate()
+        if options.dropout:
+            drop_out(self.model, options.dropout)
         if options.compile:
             family.compile_layers(self.model)
         self.worker = self.model
