@@ -1014,7 +1014,7 @@ def test_blocked_attention_and_its_gradients_are_those_of_the_formula(length, wi
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)  # sums over blocks are of float32
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-9m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-11m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
 def test_a_cpu_trains_in_bfloat16_on_gradients_of_the_float32_weights_direction(name, tmp_path):
     """For trees and plain rows alike; and what was learnt is copied to the weights that compute."""
     made = {}
@@ -1037,7 +1037,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))  # all of its layers write
     family.export(made, tokenizer, tmp_path)
     small = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    large = family.fresh("kvlab-llama-9m", start=tmp_path)
+    large = family.fresh("kvlab-llama-11m", start=tmp_path)
     ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
     torch.testing.assert_close(large(ids).logits, small(ids).logits)
     large(ids, labels=ids).loss.backward()
@@ -1046,7 +1046,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
     assert all(layer.self_attn.o_proj.weight.grad.any() and layer.mlp.down_proj.weight.grad.any() for layer in (large.model.layers[index] for index in new))
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-9m", "kvlab-llama-7m", "kvlab-llama-4m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-11m", "kvlab-llama-7m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].tokens > tokenizer_module.VOCAB_SIZE]
@@ -1163,7 +1163,7 @@ def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
         average.average(FOLDER, bundled.path("kvlab-mamba2-5m"), 0.5, tmp_path / "none")
 
 
-@pytest.mark.parametrize("name", ["first", "second", "third"])
+@pytest.mark.parametrize("name", ["first", "second", "third", "fourth"])
 def test_talks_to_be_judged_have_a_hundred_turns(name):
     lines = [line for talk in talks.talks(name) for line in talk]
     assert sum(not line.startswith("System: ") for line in lines) == 100 and all(line.strip() == line and line for line in lines)
@@ -1179,7 +1179,7 @@ def test_no_bundled_file_is_over_ten_megabytes():
 
 
 def test_unknown_bundled_models_are_named():
-    with pytest.raises(KeyError, match="kvlab-llama-9m"):
+    with pytest.raises(KeyError, match="kvlab-llama-11m"):
         bundled.path("nothing")
 
 

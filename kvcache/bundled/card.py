@@ -69,7 +69,7 @@ on cores shared with other work):
 {parts}
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third* to *sixth set* ({third}, {fourth},
-{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last nine trainings, the instructions for the
+{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last ten trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
 take the place of those before.
 The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {situations:,} situations, {records:,} kinds of records and {passages:,} passages. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
@@ -107,7 +107,9 @@ def options(training: dict) -> str:
     begun = f" --start {where(training['start'])} --rate {training['rate']}" if training.get("start") else ""
     seed = f" --seed {training['seed']}" if isinstance(training["seed"], int) and training["seed"] else ""
     rows = f" --rows {training['rows']}" if training.get("rows", 1) > 1 else ""
-    return begun + seed + rows + (" --bfloat16" if training.get("bfloat16") else "")
+    dropout = f" --dropout {training['dropout']}" if training.get("dropout") else ""
+    flags = "".join(f" --{name}" for name in ("long", "bfloat16") if training.get(name))
+    return begun + seed + rows + dropout + flags
 
 
 def separate(folder: Path) -> str:

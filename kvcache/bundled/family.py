@@ -74,10 +74,10 @@ class Member:
 
 
 MEMBERS: dict[str, Member] = {
-    "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise,
-                             "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
-    "kvlab-llama-11m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEPER)), mimetic.initialise, "the 9m with two layers more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
-    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the shallower Llama that the 9m, the Ministral and the Mistral began with; it ships no more",
+    "kvlab-llama-11m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEPER)), mimetic.initialise,
+                              "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise, "the shallower Llama that the 11m began with; it ships no more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the yet shallower one that the 9m, the Ministral and the Mistral began with; it ships no more",
                              tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-4m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LLAMA)), mimetic.initialise, "the smallest Llama, that all others began with; it ships no more"),
     "kvlab-ministral-7m": Member(
