@@ -1132,6 +1132,20 @@ def test_what_is_left_out_while_training_changes_and_is_whole_again_after(tmp_pa
     assert "--dropout must be from 0 to below 1, got 1.0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "blocks"), [("kvlab-llama-11m", 16), ("kvlab-ministral-7m", 8), ("kvlab-granite-5m", 8), ("kvlab-mamba2-5m", 8)])
+def test_every_block_of_a_layer_may_leave_things_out(name, blocks):
+    model = family.fresh(name)
+    train.drop_out(model, 0.1)
+    assert sum(len(module._forward_hooks) for module in model.modules()) == blocks
+
+
+def test_what_a_reader_can_not_do_in_training_is_refused():
+    with pytest.raises(ValueError, match="--dropout is for models with blocks called self_attn"):
+        train.drop_out(family.fresh("kvlab-umt5-5m"), 0.1)
+    with pytest.raises(ValueError, match="--long is for models of conversations"):
+        train.curriculum(train.parse(["--long"]), reads=True)
+
+
 def test_bfloat16_changes_gradients_by_rounding_alone_and_leaves_parameters_in_float32(tmp_path):
     made = {}
     for flags in ([], ["--bfloat16"]):

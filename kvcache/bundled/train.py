@@ -1,6 +1,6 @@
-"""Train a bundled model: `python -m kvcache.bundled.train --tokens 350e6 --rows 8 --makers 15 --bfloat16 --compile --work build/llama` makes one like the default from nothing.
+"""Train a bundled model: `python -m kvcache.bundled.train --tokens 350e6 --rows 8 --makers 15 --bfloat16 --compile --work build/llama` makes one of the default's shape from nothing.
 
-One H100 takes 1.4 million tokens a second of rows of 1,024, compiled (0.5 million otherwise), and wants sixteen cores to make the data; two CPU cores alone see one to eight thousand a second.
+On one H100 the gradients of rows of 1,024 tokens come at 1.4 million tokens a second, compiled (0.5 million otherwise): more than five cores made beside it. Two CPU cores alone train on one to eight thousand a second.
 `--model kvlab-granite-5m --start build/kvlab-llama-4m/export --tokens 15e6` makes a relative, which begins with another's tokenizer and weights.
 Initialises the weights, trains on conversations made as it goes, exports a model folder every ten minutes and at the end. Stop it at any time
 and start it again with the same arguments: it goes on from its last checkpoint. `--smoke` does all of it in seconds on tiny numbers.
@@ -33,6 +33,7 @@ SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 SMOKE_TOKENS = 4_000
 IMITATION_STEPS, IMITATION_ROWS = 300, (4, 256)  # rows of how many tokens
 MUON_RATE, ADAMW_RATE, FLAT = 0.01, 5e-3, 0.5  # rates are flat until this share of the tokens, then fall to 0
+BLOCKS = ("self_attn", "mlp", "mamba", "shared_mlp", "mixer")  # by name: what writes into a layer's stream
 SLOW, SLOW_RATE = ("conv1d", "A_log", "dt_bias"), 5e-4  # by name: few small numbers that steer all others
 
 
@@ -46,7 +47,9 @@ def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
 
 
 def curriculum(options: argparse.Namespace, reads: bool) -> tuple[Stage, ...]:
-    """The stages for what was asked for."""
+    """The stages for what was asked for. Raises ValueError for long rows of a model that reads texts."""
+    if reads and options.long:
+        raise ValueError("--long is for models of conversations alone: one that reads texts has rows of its own")
     if options.smoke:
         return SMOKE
     if reads:
@@ -77,7 +80,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
     parser.add_argument("--minutes", type=float, help="train for so long, interruptions left out, in place of a number of tokens")
     parser.add_argument("--long", action="store_true", help="rows of 1,024 and 2,048 tokens alone")
-    parser.add_argument("--dropout", type=float, default=0.0, help="share of what each attention and feed-forward block writes that is left out at random")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of what each block of a layer writes that is left out at random")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--work", type=Path, help="checkpoints and the exported model go here (default: build/MODEL)")
     parser.add_argument("--device", default=None, help="cpu or cuda; found by itself")
@@ -119,7 +122,7 @@ def _adamw(parameters, lr: float):
 
 
 def drop_out(model, share: float) -> None:
-    """While it trains, leave out some of what each attention and feed-forward block writes: phrases that are read hundreds of times are not learnt by heart."""
+    """While it trains, leave out some of what each attention, state and feed-forward block writes: phrases that are read hundreds of times are not learnt by heart. Raises ValueError for a model without such blocks."""
     import torch.nn.functional as F
 
     def some(module, read, written):
@@ -127,9 +130,11 @@ def drop_out(model, share: float) -> None:
             return written
         return (F.dropout(written[0], share), *written[1:]) if isinstance(written, tuple) else F.dropout(written, share)
 
-    for name, module in model.named_modules():
-        if name.endswith((".self_attn", ".mlp")):
-            module.register_forward_hook(some)
+    blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2] in BLOCKS]
+    if not blocks:
+        raise ValueError(f"--dropout is for models with blocks called {', '.join(BLOCKS)}, which a {model.config.model_type} has not")
+    for block in blocks:
+        block.register_forward_hook(some)
 
 
 class Run:
