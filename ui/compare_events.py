@@ -30,10 +30,10 @@ from .view import TAKEN_BACK
 
 DEMO = (
     ("Hi, my name is Ada and the red box opens with 7-3-1.", ""),
-    ("Tell me a story about a fox.", ""),
-    ("Tell me a story about a cat.", ""),
+    ("Tell me a story about a mouse.", ""),
+    ("Tell me a story about a robot.", ""),
     ("What can you do?", ""),
-    ("Tell me a story about a dog.", ""),
+    ("Tell me a story about an owl.", ""),
     ("What is my name?", "Ada"),
     ("Which code opens the red box?", "7-3-1"),
 )
