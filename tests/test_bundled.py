@@ -604,7 +604,31 @@ def items_of(reply):
     return re.split(", | and ", reply.split(": ")[1].rstrip("."))
 
 
-def test_lists_have_the_number_asked_and_never_repeat():
+def test_a_list_that_was_written_has_the_number_asked_of_what_it_is_called(monkeypatch):
+    monkeypatch.setattr(chores, "WRITTEN", 1)
+    for seed in range(400):
+        name, n, text = chores.asked_list(Random(seed))
+        amount, called = text[: -len(max((w for w in chores.written()[name][0] if text.endswith(w)), key=len))].strip(), text
+        assert amount in (*chores.SOME, chores.NUMBERS[n], str(n)), called
+        assert chores.items(name, 0, n) == chores.joined(chores.named(name)[:n])
+
+
+def test_a_line_that_is_no_list_is_named(monkeypatch, tmp_path):
+    (tmp_path / "kinds.txt").write_text("fruits | fruit || apples; pears\nfruits: apples\n")
+    monkeypatch.setattr(chores, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="'fruits: apples' is none"):
+        chores.written.__wrapped__()
+
+
+def test_a_drill_of_lists_asks_for_many_and_names_nothing_else():
+    messages = evaluate.clean(drills.listing(0, 1500))
+    everything = {item for name in (*chores.LISTS, *chores.written()) for item in chores.named(name)}
+    replies = [m["content"] for m in messages if m["role"] == "assistant" and ": " in m["content"]]
+    assert len(replies) > 30 and all(item in everything for reply in replies for item in items_of(reply))
+
+
+def test_lists_have_the_number_asked_and_never_repeat(monkeypatch):
+    monkeypatch.setattr(chores, "WRITTEN", 0)  # "things with two wheels" are not two
     words, seen = {w: n for n, w in enumerate(chores.NUMBERS)}, 0
     for seed in range(400):
         _, messages = talk_with(exchanges.item_list, seed, before=())
@@ -624,8 +648,10 @@ def test_lists_have_the_number_asked_and_never_repeat():
 
 
 def test_the_items_of_a_list_belong_to_it():
-    for row in chores.LISTS.values():
-        assert len(row) == len(set(row)) >= 4
+    for name in (*chores.LISTS, *chores.written()):
+        row = chores.named(name)
+        assert len(row) == len(set(row)) >= 4, name
+    assert not set(chores.LISTS) & set(chores.written()) and len(chores.written()) > 200
 
 
 def test_counting_is_right():
@@ -1014,7 +1040,7 @@ def test_blocked_attention_and_its_gradients_are_those_of_the_formula(length, wi
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)  # sums over blocks are of float32
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-11m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-15m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
 def test_a_cpu_trains_in_bfloat16_on_gradients_of_the_float32_weights_direction(name, tmp_path):
     """For trees and plain rows alike; and what was learnt is copied to the weights that compute."""
     made = {}
@@ -1037,7 +1063,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))  # all of its layers write
     family.export(made, tokenizer, tmp_path)
     small = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    large = family.fresh("kvlab-llama-11m", start=tmp_path)
+    large = family.fresh("kvlab-llama-15m", start=tmp_path)
     ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
     torch.testing.assert_close(large(ids).logits, small(ids).logits)
     large(ids, labels=ids).loss.backward()
@@ -1046,7 +1072,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
     assert all(layer.self_attn.o_proj.weight.grad.any() and layer.mlp.down_proj.weight.grad.any() for layer in (large.model.layers[index] for index in new))
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-11m", "kvlab-llama-7m", "kvlab-llama-4m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-15m", "kvlab-llama-7m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].tokens > tokenizer_module.VOCAB_SIZE]
@@ -1132,7 +1158,7 @@ def test_what_is_left_out_while_training_changes_and_is_whole_again_after(tmp_pa
     assert "--dropout must be from 0 to below 1, got 1.0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("kvlab-llama-11m", 16), ("kvlab-ministral-7m", 8), ("kvlab-granite-5m", 8), ("kvlab-mamba2-5m", 8)])
+@pytest.mark.parametrize(("name", "blocks"), [("kvlab-llama-15m", 16), ("kvlab-ministral-7m", 8), ("kvlab-granite-5m", 8), ("kvlab-mamba2-5m", 8)])
 def test_every_block_of_a_layer_may_leave_things_out(name, blocks):
     model = family.fresh(name)
     train.drop_out(model, 0.1)
@@ -1170,7 +1196,7 @@ def test_averaged_weights_lie_between_two_models_of_one_shape(tmp_path):
     average.main([str(FOLDER), str(tmp_path / "other"), "--share", "0.25", "--out", str(tmp_path / "out")])
     mixed = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert all(torch.allclose(p + 0.25, q, atol=1e-6) for p, q in zip(one.parameters(), mixed.parameters()))
-    average.main([str(FOLDER), str(FOLDER), "--out", str(tmp_path / "rounded"), "--rounded"])
+    average.main([str(FOLDER), str(FOLDER), "--out", str(tmp_path / "rounded"), "--bits", "7"])
     rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "rounded")
     assert all(q.dtype == torch.float16 and torch.equal(p.bfloat16().half(), q) for p, q in zip(one.parameters(), rounded.parameters()))
     with pytest.raises(ValueError, match="only models of one shape"):
@@ -1193,7 +1219,7 @@ def test_no_bundled_file_is_over_ten_megabytes():
 
 
 def test_unknown_bundled_models_are_named():
-    with pytest.raises(KeyError, match="kvlab-llama-11m"):
+    with pytest.raises(KeyError, match="kvlab-llama-15m"):
         bundled.path("nothing")
 
 

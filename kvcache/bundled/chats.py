@@ -14,7 +14,7 @@ from . import lists
 
 FOLDER = Path(__file__).parent / "chat_lists"
 MARKS = ("> ", "< ")
-STOCK_SHARE = 0.5  # of replies where a stock one fits: for a message unlike any learnt these few are the likeliest, and fit; replies about the thing alone came out as word salad
+STOCK_SHARE = 0.8  # of replies where a stock one fits: for a message unlike any learnt these few are the likeliest, and fit; replies about the thing alone came out as word salad
 STOCK = {
     "greet": ("Hello! Nice to hear from you.",),
     "bye": ("Goodbye, take care.", "See you soon."),

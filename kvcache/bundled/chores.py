@@ -1,12 +1,15 @@
 """Small things to do on request that have one right answer: lists of so many, the next of a list, counting, days, months, letters, sums, jokes.
 
-Everything goes through fixed orders. A model of this size picks the likeliest next word; were the orders free, it would say an item twice.
+Everything goes through fixed orders, from their beginning. A model of this size picks the likeliest next word; were the orders free, it would say an item twice,
+and while lists began anywhere it learnt what follows on what better than what is a list of what: ducks, penguins and frogs on a farm.
+Beside the lists here are those that a language model wrote, in `kind_lists`: a line `name | other wording || item; item` each.
 """
 
+from functools import cache
+from pathlib import Path
 from random import Random
 
 from . import values
-from .marks import unguessable
 from .sums import NUMBERS, large, more, numbered, total
 
 LISTS: dict[str, list[str]] = {
@@ -58,9 +61,10 @@ LISTS: dict[str, list[str]] = {
     "trees": "oak maple birch pine willow apple cherry".split(),
     "tools": "a hammer|a saw|a drill|a ladder|a brush|a knife".split("|"),
 }
-IN_ORDER = {"numbers", "letters", "days", "days of the week", "months", "seasons", "planets"}  # lists that begin at their beginning
-ASK_LIST = "{{please |can you |could you |}{name|list|give me|tell me|write down|think of|say} $n|I {need|want|would like} $n|{do you know|can you think of} $n|$n|$n, {quick|go|now}}{{| please| for me}|}"
-SOME = ("a list of", "some", "a few", "a short list of")
+FOLDER = Path(__file__).parent / "kind_lists"
+WRITTEN = 0.6  # of lists that are asked for, those a language model wrote
+ASK_LIST = "{{please |can you |could you |}{name|list|give me|tell me|write down|think of|say} $n|I {need|want|would like} $n|{do you know|can you think of} $n|what are $n|$n|$n, {quick|go|now}}{{| please| for me}|}"
+SOME = ("a list of", "some", "some", "any", "a few", "a short list of")
 MORE_LIST = "{another one|one more|and another|give me {another one|one more}|another one please|one more please|name another|name one more|can you name {another|one more}|tell me one more|and one more|another|more{| please}|can I have another one|next|next one please}"
 MORE_TWO = "{two more|two more please|and two more|give me two more|name two more|can you name two more|another two|I need two more}"
 AGAIN = "{what did you say|what was that|say that again|say it again|can you repeat that|repeat that|repeat that please|could you repeat that|can you say that again|again please|once more please|pardon|come again|one more time please|I did not get that|I missed that, say it again|sorry, what did you say|what|repeat your last message|repeat please|I didn't hear you|what did you just say}"
@@ -116,21 +120,37 @@ def joined(items: list[str]) -> str:
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
 
 
+@cache
+def written() -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """The lists that a language model wrote: for each its wordings, its name among them, and its items. Raises ValueError naming a line that is no list."""
+    found = {}
+    for line in (line for file in sorted(FOLDER.glob("*.txt")) for line in file.read_text().splitlines()):
+        names, _, row = line.partition(" || ")
+        if not row:
+            raise ValueError(f"a list is a line 'name | other wording || item; item'; {line!r} is none")
+        wordings = tuple(names.split(" | "))
+        found[wordings[0]] = wordings, row.split("; ")
+    return found
+
+
+def named(name: str) -> list[str]:
+    """The items of a list."""
+    return LISTS[name] if name in LISTS else written()[name][1]
+
+
 def asked_list(rng: Random) -> tuple[str, int, str]:
     """The name of a list, how many items are wanted, and how that is asked: "three fruits", "a list of colours"."""
-    name = rng.choice(list(LISTS))
+    name = rng.choice(list(written() if rng.random() < WRITTEN else LISTS))
+    called = name if name in LISTS else rng.choice(written()[name][0])
     if rng.random() < 0.25:
-        return name, min(3, len(LISTS[name])), f"{rng.choice(SOME)} {name}"
-    n = min(rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6)), len(LISTS[name]))
-    return name, n, f"{rng.choice((NUMBERS[n], NUMBERS[n], str(n)))} {name}"
+        return name, min(3, len(named(name))), f"{rng.choice(SOME)} {called}"
+    n = min(rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6)), len(named(name)))
+    return name, n, f"{rng.choice((NUMBERS[n], NUMBERS[n], str(n)))} {called}"
 
 
 def items(name: str, start: int, n: int) -> str:
-    """n items of a list in its order, from `start` and round; the first is a guess unless the list has a beginning."""
-    chosen = [LISTS[name][(start + i) % len(LISTS[name])] for i in range(n)]
-    if name in IN_ORDER:
-        return joined(chosen)
-    return joined([unguessable(chosen[0]), *chosen[1:]])
+    """n items of a list in its order, from `start` on."""
+    return joined(named(name)[start:start + n])
 
 
 def count(rng: Random) -> tuple[str, str]:

@@ -55,7 +55,7 @@ class Conversation:
     pronouns: dict[str, str] = field(default_factory=dict)  # "she" for "Mia" and for "my sister"
     latest: tuple[str, int] = ("", 0)  # the fact that the last turn was about, and how many messages there were then
     old: dict[str, list[str]] = field(default_factory=dict)  # values that no longer hold
-    listed: dict[str, tuple[int, int]] = field(default_factory=dict)  # where each list began and how many of its items were said
+    listed: dict[str, int] = field(default_factory=dict)  # how many items of each list were said, and which joke comes next
     untold: float = 1.0  # times as many questions about what nobody told
 
     def say(self, role: str, content: str) -> None:

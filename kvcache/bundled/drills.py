@@ -52,6 +52,17 @@ def reckoning(seed: int | str, length: int) -> list[dict[str, str]]:
     return talk.messages
 
 
+def listing(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Lists of things, asked for one after the other, as a conversation with marks."""
+    rng = Random(f"lists {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        exchanges.item_list(talk)
+        while talk.chain:
+            talk.chain.pop(0)()
+    return talk.messages
+
+
 def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
     """Scenes told one after the other, then asked for in any order, as a conversation with marks."""
     rng = Random(f"scenes {seed} {length}")

@@ -437,30 +437,30 @@ def item_list(talk: Conversation) -> None:
     """"Name three fruits", "another one please", "two more"; no item comes twice in a conversation."""
     rng = talk.rng
     name, n, text = chores.asked_list(rng)
-    row = chores.LISTS[name]
-    start, done = talk.listed.get(name, (0 if name in chores.IN_ORDER else rng.randrange(len(row)), 0))
-    if done + n > len(row):
+    done = talk.listed.get(name, 0)
+    if done + n > len(chores.named(name)):
         return
     message = phrases.choose(rng, (chores.ASK_LIST,), talk.held).replace("$n", text)
     message = informal(rng, finish(rng, message, mark(message)))[0]
-    talk.turn(message, listing(talk, name, start, done, n))
+    talk.turn(message, listing(talk, name, done, n))
     talk.hasty = True
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         talk.chain.append(lambda: more_items(talk, name))
 
 
-def listing(talk: Conversation, name: str, start: int, done: int, n: int) -> str:
+def listing(talk: Conversation, name: str, done: int, n: int) -> str:
     """The next n items of a list, as a reply."""
-    talk.listed[name] = (start, done + n)
-    text = chores.items(name, start + done, n)
-    return f"Here you are: {text}." if done == 0 else strip(f"{'Two more' if n == 2 else 'Another one'}: {text}.")
+    talk.listed[name] = done + n
+    text = chores.items(name, done, n)
+    return f"Here you are: {text}." if done == 0 else f"{'Two more' if n == 2 else 'Another one'}: {text}."
 
 
 def more_items(talk: Conversation, name: str) -> None:
-    rng, (start, done), left = talk.rng, talk.listed[name], len(chores.LISTS[name]) - talk.listed[name][1]
+    rng, done = talk.rng, talk.listed[name]
+    left = len(chores.named(name)) - done
     n = 2 if left > 1 and rng.random() < 0.25 else 1
     message = informal(rng, finish(rng, expand(rng, chores.MORE_TWO if n == 2 else chores.MORE_LIST), "."))[0]
-    talk.turn(message, listing(talk, name, start, done, n) if left else "I do not know any more.")
+    talk.turn(message, listing(talk, name, done, n) if left else "I do not know any more.")
 
 
 def told_piece(talk: Conversation) -> None:
@@ -468,10 +468,10 @@ def told_piece(talk: Conversation) -> None:
     rng = talk.rng
     kind = rng.choice(("joke", "joke", "fact", "fact", "compliment"))
     pieces, ways = chores.TELLING[kind]
-    at = talk.listed.get(kind, (rng.randrange(len(pieces)), 0))[0]
+    at = talk.listed.get(kind, rng.randrange(len(pieces)))
     for turn in range(rng.choice((1, 2, 2, 3))):
         def say(at=at + turn, text=expand(rng, ways if turn == 0 else chores.MORE[kind])):
-            talk.listed[kind] = (at + 1, 0)
+            talk.listed[kind] = at + 1
             talk.turn(informal(rng, finish(rng, text, mark(text)))[0], pieces[at % len(pieces)])
         talk.chain.append(say)
     if kind == "joke" and rng.random() < 0.3:

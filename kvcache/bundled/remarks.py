@@ -17,7 +17,7 @@ from .grammar import expand
 from .marks import unguessable
 
 FOLDER = Path(__file__).parent / "remark_lists"
-SHARE = 0.6  # of small talk that is remarks; the rest are chats
+SHARE = 0.7  # of small talk that is remarks; the rest are chats
 ALIKE, TURNED = 0.3, 0.2  # chance that the next remark is of the same kind, of another after "but"
 GONE_ON = 0.35  # chance that a remark is followed by one that says nothing by itself: its reply goes with what was said before
 TWO = 0.15  # of what happened that is told together with more of the same kind

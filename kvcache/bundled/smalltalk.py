@@ -5,7 +5,7 @@ Replies are text with marks from `marks`: what a reader could not guess is marke
 
 from random import Random
 
-from . import values
+from . import chores, values
 from .grammar import article, expand
 from .marks import recalled, unguessable
 
@@ -60,10 +60,6 @@ REMARKS: list[tuple[str, str]] = [
     ("{the shop|the library|the museum|the cinema|the pool|the bakery|the post office} {is|was} {closed|open late|full of people|very quiet|being repaired} {today|this week|again|right now}", "{Good to know.|I see.}"),
 ]
 
-LIST_KINDS = {"fruits": values.FRUITS, "animals": values.ANIMALS, "colours": values.COLOURS, "colors": values.COLOURS, "sports": values.SPORTS, "instruments": values.INSTRUMENTS, "countries": values.COUNTRIES,
-              "drinks": values.DRINKS, "jobs": values.JOBS, "languages": values.LANGUAGES, "hobbies": values.HOBBIES, "cities": values.CITIES, "foods": values.FOODS, "things to eat": values.FOODS}
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
-
 
 def small_talk(rng: Random) -> tuple[str, str]:
     """A message and its reply, about nothing in particular."""
@@ -84,13 +80,9 @@ def long_remark(rng: Random) -> tuple[str, str]:
 
 
 def item_list(rng: Random) -> tuple[str, str]:
-    """"Name three fruits" and three that differ."""
-    kind, n = rng.choice(list(LIST_KINDS)), rng.randint(2, 5)
-    number = rng.choice((NUMBERS[n], str(n)))
-    items = rng.sample(LIST_KINDS[kind], n)
-    ask = expand(rng, f"{{name|give me|list|tell me|can you name|write down|I need|think of|do you know}} {number} {kind}{{| please}}")
-    text = unguessable(", ".join(items[:-1]) + " and " + items[-1])
-    return ask, expand(rng, "{Here you are: |Sure: |}") + text + "."
+    """"Name three fruits" and three."""
+    name, n, text = chores.asked_list(rng)
+    return expand(rng, chores.ASK_LIST).replace("$n", text), f"Here you are: {chores.items(name, 0, n)}."
 
 
 def total(rng: Random) -> tuple[str, str]:

@@ -26,7 +26,7 @@ class Stage:
 
 
 CURRICULUM = (Stage(0.04, 128, 32), Stage(0.08, 256, 16), Stage(0.26, 512, 12), Stage(0.34, 1024, 6), Stage(0.28, 2048, 4))
-FURTHER = (Stage(0.06, 256, 24), Stage(0.38, 512, 12), Stage(0.38, 1024, 6), Stage(0.18, 2048, 4))  # for weights that know their language already
+FURTHER = (Stage(0.06, 256, 24), Stage(0.28, 512, 12), Stage(0.38, 1024, 6), Stage(0.28, 2048, 4))  # for weights that know their language already
 LONGER = (Stage(0.55, 1024, 6), Stage(0.45, 2048, 4))  # the same, for what was said long ago
 READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
