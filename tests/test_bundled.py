@@ -1270,11 +1270,11 @@ def test_recall_at_512_tokens_of_values_never_seen_in_training(shipped, tokenize
 
 
 def test_a_model_is_marked_by_the_kinds_of_its_replies(shipped, monkeypatch):
-    some = {kind: remarks.KINDS[kind] for kind in ("thanks", "bye", "greet", "ill")}  # all of them take a minute
-    monkeypatch.setattr(remarks, "KINDS", some)
+    every = remarks.lines
+    monkeypatch.setattr(remarks, "lines", lambda kind, held: every(kind, held)[:10])  # all of them take a minute
     shares = talks.in_kind(shipped, AutoTokenizer.from_pretrained(FOLDER))
-    assert set(shares) == set(some)
-    assert shares["thanks"] >= 0.6
+    assert set(shares) == set(remarks.KINDS)
+    assert shares["thanks"] >= 0.6 and sum(shares.values()) / len(shares) >= 0.7
 
 
 def test_replies_that_fit_are_likelier_than_those_of_other_chats(shipped):
