@@ -1,9 +1,10 @@
 """Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set fourth]`.
 
 Four sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first three
-showed which kinds of turns the data maker lacked, so they are no verdict any more: a few lines of the third were quoted to those who wrote
-remarks and situations. All but the first were written by language models that had seen nothing of the project; the fourth, written after nearly
-all of today's data, gives the verdict, and nobody who made data has read it.
+showed which kinds of turns the data maker lacked, so they are no verdict any more: some lines of the second and the third were quoted to those
+who wrote remarks and situations. All but the first were written by language models that had seen nothing of the project; the fourth, written after nearly
+all of today's data, gave the verdict. No writer of data has read it; but whoever made kvlab-llama-15m read what judges found wrong in its replies
+to it before the last twelve minutes of training, and chose the mixture by it: the next verdict needs a fifth.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
 `--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit.
 """
