@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
@@ -40,11 +41,13 @@ from kvcache.bundled import (
     overlap,
     passages,
     phrases,
+    reactions,
     records,
     remarks,
     scenes,
     separation,
     situations,
+    stories,
     sums,
     talks,
     train,
@@ -290,6 +293,88 @@ def test_remarks_get_replies_of_their_kind():
             assert text and not re.search(r"\$|\*|  |^ | $", text), text
             assert reply in remarks.fitting(kind), (text, reply)
     assert not remarks.fitting("proud") & remarks.fitting("hurt")
+
+
+def test_every_list_of_reactions_has_its_replies_and_holds_some_out():
+    assert {file.stem for file in reactions.FOLDER.glob("*.txt")} == set(reactions.REPLIES)
+    for kind in reactions.REPLIES:
+        held, seen = reactions.lines(kind, True), reactions.lines(kind, False)
+        assert held and len(seen) > 40 and not set(held) & set(seen), kind
+        assert all(text.isascii() and text == text.strip() and not set(text) & set("<>{}|$#[]*") for text in (*held, *seen)), kind
+
+
+def test_a_reaction_follows_what_it_is_a_reaction_to():
+    for kind in reactions.REPLIES:
+        for seed in range(60):
+            turns = reactions.turns(Random(f"{kind} {seed}"), kind, alone=True)
+            replies = [marks.strip(reply) for _, reply in turns]
+            assert replies[-1] in reactions.fitting(kind, turns) and all(said.strip() and not re.search(r"\$[a-z]", said + reply) for said, reply in turns), turns
+            before = replies[-2]
+            if kind == "joke_another":
+                assert chores.JOKES[(chores.JOKES.index(before) + 1) % len(chores.JOKES)] == replies[-1]
+            elif kind == "story_another":
+                order = [story.text.replace("$n", story.name) for story in stories.stories()]
+                found = next(number for number, story in enumerate(stories.stories()) if all(part in before for part in story.text.split("$n")))
+                assert order[(found + 1) % len(order)] == replies[-1]
+            elif kind == "sum_doubted":
+                assert replies[-1] == f"Yes, {before}" and read_sums(before)
+            elif kind in ("list_more", "list_two"):
+                row = next(row for row in (chores.named(name) for name in (*chores.LISTS, *chores.written())) if row[: len(items_of(before))] == items_of(before) and items_of(replies[-1])[0] in row)
+                assert items_of(replies[-1]) == row[len(items_of(before)) :][: 2 if kind == "list_two" else 1] or row.index(items_of(replies[-1])[0]) >= len(items_of(before))
+            elif kind.startswith("untold"):
+                assert before.startswith("You have not told me ")
+
+
+def test_small_talk_in_which_nothing_may_be_told_tells_nothing():
+    kinds = Counter(reactions.any_kind(Random(seed)) for seed in range(2000))
+    assert set(kinds) == {kind for kind in reactions.REPLIES if not kind.startswith(reactions.ABOUT_FACTS)}
+    assert {reactions.any_kind(Random(seed), told=True) for seed in range(2000)} == set(reactions.REPLIES)
+
+
+def test_stories_are_of_their_heroes_and_come_in_order():
+    every = stories.stories()
+    assert len(every) > 100 and len({story.name for story in every}) == len(every)
+    assert all(re.match(rf"(An?|There once was an?|Once upon a time an?) {story.hero} called \$n", story.text) and len(story.questions) == 2 for story in every)
+    first = {story.hero: number for number, story in reversed(list(enumerate(every)))}
+    for seed in range(300):
+        told = stories.wished(Random(seed), first=7)
+        story, name = every[told.number], re.search(r" (?:called|named) ([A-Za-z' ]+?)( please|[.!?]|$)", told.wish)
+        text = marks.strip(told.text)
+        if text.startswith("I know none about "):
+            assert told.number == 7 and text.endswith(story.text.replace("$n", story.name)) and f" {story.hero} " not in told.wish.lower()
+        elif re.search(rf"\b{story.hero}\b", told.wish, re.IGNORECASE):
+            assert told.number == first[story.hero] and text == story.text.replace("$n", name[1] if name else story.name)
+        else:
+            assert told.number == 7 and text == story.text.replace("$n", story.name)
+        assert all("$" not in question + answer for question, answer in told.questions)
+    assert stories.after(6, {every[7].name}) == (every[8].text.replace("$n", every[8].name), 8) and stories.after(len(every) - 1)[1] == 0
+    told = [stories.wished(Random(seed), first=7, taken={every[7].name}) for seed in range(40)]
+    assert all(every[7].name not in one.text and one.number != 7 for one in told) and any(one.number == 8 for one in told)
+
+
+@pytest.mark.parametrize("block", ["fox | Rusty\nA fox slept.\n? who slept\n= $n slept.", "fox\nA fox called Rusty slept.\n? who slept\n= $n slept.", "fox | Rusty\nA fox called Rusty slept.", "fox | Rusty\nA fox called Rusty slept.\n? who slept"])
+def test_a_story_that_is_none_is_named(block):
+    with pytest.raises(ValueError, match="'fox"):
+        stories.read(block)
+
+
+def test_a_drill_of_stories_tells_them_and_asks_about_them():
+    messages = evaluate.clean(drills.storytelling(0, 3000))
+    replies = [m["content"] for m in messages if m["role"] == "assistant"]
+    told = [number for number, story in enumerate(stories.stories()) if any(all(part in reply for part in story.text.split("$n")) for reply in replies)]
+    assert len(told) > 12 and sum(reply in (answer.replace("$n", stories.stories()[number].name) for number in told for _, answer in stories.stories()[number].questions) for reply in replies) > 5
+
+
+def test_sums_asked_by_the_way_are_of_the_numbers_in_them():
+    number, signs = {word: n for n, word in enumerate(sums.NUMBERS)}, Counter()
+    for seed in range(400):
+        asked, reply = sums.casual(Random(seed))
+        ((a, sign, b, result),) = read_sums(marks.strip(reply))
+        said = [number.get(word, int(word) if word.isdigit() else None) for word in re.findall("[a-z]+|[0-9]+", asked.lower())]
+        assert a in said and b in said and result == sums.result_of(a, sign, b) >= 0
+        signs[sign] += 1
+    assert set(signs) == {"plus", "minus", "times"} and all(line.count("$a") == line.count("$b") == 1 for sign in signs for line in sums.written(sign))
+    assert all(line.count("$n") == 1 for what in ("and", "less") for line in sums.written(what))
 
 
 def test_what_others_did_is_theirs():

@@ -17,7 +17,7 @@ from . import dialogues, drills, marks, tokenizer, trees
 USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded; with 1 for 447 million tokens, in the latter half of which nothing was left out, chats were learnt by heart (4.4 nats per token of a held-out one's replies, from 2.9)
 REFUSING, FAR = (0.75, 1.2), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 DRILLS = {128: 0.2, 256: 0.2, 512: 0.15, 1024: 0.1, 2048: 0.08}  # share of rows by length
-SEGMENTS, KEYS, LISTS = 0.12, 0.18, 0.4  # shares of those: tokens said again, keys with values, lists of things; the others are sums. Of 491 lists a model knew half of the 47 plainest and none of the rest while they came up in small talk alone
+KINDS = {"segments": 0.12, "key_values": 0.18, "listing": 0.35, "storytelling": 0.12, "reckoning": 0.23}  # shares of those, by the functions of `drills`; segments are tokens said again. Of 491 lists a model knew half of the 47 plainest and none of the rest while they came up in small talk alone
 SCENES = 0.24  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
 SITUATIONS, AMID = 0.48, 0.06  # shares of those that are situations and small talk, and small talk with a fact here and there; 0.45 and 0.17, with more trees, made a model decline 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists
 TREES = 0.4  # share of batches that are trees, for models that take them; with 0.6 small talk fell (79 to 71 of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back
@@ -45,11 +45,10 @@ def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int]
     rng, size = Random(seed), length + 1
     wanted = round((size + 40) * tokenizer.stretch(tok))
     if rng.random() < DRILLS.get(length, 0.05):
-        roll = rng.random()
-        if roll < SEGMENTS:
+        kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+        if kind == "segments":
             return drills.repeated_segment(rng, size, len(tok))
-        make = drills.key_values if roll < SEGMENTS + KEYS else drills.listing if roll < SEGMENTS + KEYS + LISTS else drills.reckoning
-        messages = make(seed, wanted)
+        messages = getattr(drills, kind)(seed, wanted)
     elif (roll := rng.random()) < SCENES:
         messages = drills.told_and_asked(seed, wanted)
     elif roll < SCENES + SITUATIONS:

@@ -8,7 +8,26 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import MODELS, chats, chores, family, hand_written, overlap, passages, path, records, remarks, scenes, separation, situations, tokenizer, words
+from . import (
+    MODELS,
+    chats,
+    chores,
+    family,
+    hand_written,
+    overlap,
+    passages,
+    path,
+    reactions,
+    records,
+    remarks,
+    scenes,
+    separation,
+    situations,
+    stories,
+    sums,
+    tokenizer,
+    words,
+)
 
 TEXT = """---
 license: apache-2.0
@@ -32,7 +51,7 @@ A very small chat model that remembers what it is told in a conversation, made t
 
 ## What it was trained to do
 How well it does it so far is in the table below. {reading}Greet and make small talk, remember facts (names, codes, places, pets, favourites, who did what where), take corrections, say
-"You have not told me ..." about things it was never told, {named}tell three-sentence stories, make
+"You have not told me ..." about things it was never told, {named}tell little stories, make
 short lists, {sums}. It knows nothing of the world and speaks only simple English.
 
 ## Recall
@@ -72,7 +91,7 @@ SETS = """*by hand, second set* ({second} rows) was written before its author sa
 {fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last twelve trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
 take the place of those before.
-The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {situations:,} situations, {records:,} kinds of records, {passages:,} passages and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
+The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
 """
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
@@ -147,10 +166,10 @@ def how_it_was(training: dict) -> str:
 
 def about_the_sets() -> str:
     """How independent the hand-written sets are of the training data."""
-    made = {"scenes": scenes.scenes, "chats": chats.chats, "remarks": remarks.every, "situations": situations.situations, "records": records.records, "passages": passages.passages}
+    made = {"scenes": scenes.scenes, "chats": chats.chats, "remarks": remarks.every, "reactions": reactions.every, "situations": situations.situations, "records": records.records, "passages": passages.passages}
     rows = {name: len(pairs) for name, (pairs, _) in hand_written.SETS.items()}
     near = [f"{overlap.overlapping(pairs)} of the {ordinal}" for ordinal, (pairs, _) in zip(ORDINALS, hand_written.SETS.values(), strict=True)]
-    return "\n" + SETS.format(second=rows["verdict"], kinds=len(chores.written()), **{name: len(read(False)) + len(read(True)) for name, read in made.items()}, near=f"{', '.join(near[:-1])} and {near[-1]}", **rows)
+    return "\n" + SETS.format(second=rows["verdict"], kinds=len(chores.written()), stories=len(stories.stories()), sums=sum(len(sums.written(what, held)) for what in sums.LISTS for held in (False, True)), **{name: len(read(False)) + len(read(True)) for name, read in made.items()}, near=f"{', '.join(near[:-1])} and {near[-1]}", **rows)
 
 
 def _parts(training: dict) -> str:

@@ -67,6 +67,7 @@ ASK_LIST = "{{please |can you |could you |}{name|list|give me|tell me|write down
 SOME = ("a list of", "some", "some", "any", "a few", "a short list of")
 MORE_LIST = "{another one|one more|and another|give me {another one|one more}|another one please|one more please|name another|name one more|can you name {another|one more}|tell me one more|and one more|another|more{| please}|can I have another one|next|next one please}"
 MORE_TWO = "{two more|two more please|and two more|give me two more|name two more|can you name two more|another two|I need two more}"
+MORE_OF = {1: "Another one", 2: "Two more"}  # how a reply begins that goes on with a list
 AGAIN = "{what did you say|what was that|say that again|say it again|can you repeat that|repeat that|repeat that please|could you repeat that|can you say that again|again please|once more please|pardon|come again|one more time please|I did not get that|I missed that, say it again|sorry, what did you say|what|repeat your last message|repeat please|I didn't hear you|what did you just say}"
 
 JOKES = """Why did the cat sit on the computer? To keep an eye on the mouse.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from . import checks, exchanges, grammar, phrases, smalltalk, values
+from . import checks, exchanges, grammar, phrases, smalltalk, stories, values
 from .facts import Fact, acknowledge, ask, fill_key, finish, informal, new_fact, restating, tell
 from .marks import REFUSING, decisive, recalled, strip
 from .mentions import Subject
@@ -246,10 +246,11 @@ class Conversation:
 
     def story(self) -> tuple[str, str]:
         """A wish for a story, and the story, about which there will be questions."""
-        (user, reply), questions = smalltalk.story(self.rng, self.held, self.names() | self.taken())
-        for question, answer in questions:
+        told = stories.wished(self.rng, self.held, self.names() | self.taken(), self.listed.get("story", 0))
+        self.listed["story"] = told.number + 1
+        for question, answer in told.questions:
             self.story_due.append((self.position + self.rng.choice((0, 0, 20, 60)), question, answer))
-        return finish(self.rng, user), reply
+        return told.wish, told.text
 
     def filler_turn(self, share: float = 1.0) -> None:
         """Small talk, a long remark, a list or a sum; with a share of 0.74 only the first two."""

@@ -5,11 +5,12 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 
 from random import Random
 
-from . import dialogues, exchanges, facts, records, remarks, situations, values
+from . import dialogues, exchanges, facts, reactions, records, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.1, 0.26  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
 CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
+REACTED = 0.4  # share of stories in a row of nothing else to which something is said, in place of being asked about
 LATER = 0.1  # chance that the next thing is a question about records told before
 TOLD, ASKED, UNTOLD = 0.16, 0.26, 0.2  # amid small talk: chances of something told, of a question about it, of one about what nobody told
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
@@ -63,6 +64,22 @@ def listing(seed: int | str, length: int) -> list[dict[str, str]]:
     return talk.messages
 
 
+def storytelling(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Stories and questions about them, with what people say to them, as a conversation with marks."""
+    rng = Random(f"stories {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        if rng.random() < REACTED:
+            for turn in reactions.turns(rng, f"story_{rng.choice(('liked', 'disliked', 'next', 'another', 'another'))}"):
+                talk.turn(*turn)
+        else:
+            talk.turn(*talk.story())
+            for _, question, answer in talk.story_due:
+                talk.turn(facts.finish(rng, question, "?"), answer)
+            talk.story_due.clear()
+    return talk.messages
+
+
 def told_and_asked(seed: int | str, length: int) -> list[dict[str, str]]:
     """Scenes told one after the other, then asked for in any order, as a conversation with marks."""
     rng = Random(f"scenes {seed} {length}")
@@ -98,7 +115,7 @@ def told_amid_talk(seed: int | str, length: int) -> list[dict[str, str]]:
         elif TOLD + ASKED < roll < TOLD + ASKED + UNTOLD:
             talk.never_told_turn()
         else:
-            for turn in remarks.talk(rng):
+            for turn in reactions.talk(rng):
                 talk.turn(*turn)
     return talk.messages
 
@@ -112,7 +129,7 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
         if tables and rng.random() < LATER:
             turns = rng.choice(tables).asked()
         elif roll < CHATS:
-            turns = remarks.talk(rng)
+            turns = reactions.talk(rng, told=True)
         elif roll < CHATS + RECORDS:
             turns, told = records.conversation(rng, without=[table.kind for table in tables])
             tables += told

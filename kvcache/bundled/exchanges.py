@@ -6,13 +6,12 @@ Each function adds one turn or more to a conversation in the making, or none whe
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from . import checks, chores, corrections, glue, mentions, phrases, remarks, sentences, sums, values
-from .facts import Fact, ask, finish, informal, named, new_fact, sloppy, tell
+from . import checks, chores, corrections, glue, mentions, phrases, reactions, sentences, sums, values
+from .facts import Fact, ask, finish, informal, mark, named, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
 from .mentions import OPPOSITES, Subject
@@ -32,8 +31,6 @@ REOPEN = "{let's talk about $k{ again|}|back to $k|I want to ask you about $k|a 
 HAVE = "{do I have|have I got|did I tell you about|is there|did I mention|have I mentioned} $a $k{| in my life| at home}"
 
 
-QUESTION = re.compile(r"((and|but|so|ok|now) )?(who|what|where|when|why|how|which|is|are|am|do|does|did|can|could|may|will|shall|have|has|really)\b", re.IGNORECASE)
-
 
 def small(talk: Conversation) -> None:
     """A turn of chat without anybody in it."""
@@ -49,7 +46,7 @@ def chat(talk: Conversation) -> None:
     if roll < 0.3:
         turns = [(informal(talk.rng, finish(talk.rng, user, mark(user)))[0], reply) for user, reply in glue.exchange(talk.rng)]
     else:
-        turns = remarks.talk(talk.rng, talk.held)
+        turns = reactions.talk(talk.rng, talk.held)
     if len(turns) > 1 and talk.rng.random() < 0.15:  # somebody breaks off
         turns = [*turns[:-1], glue.pair(talk.rng)]
     talk.chain += [lambda turn=turn: talk.turn(*turn) for turn in turns]
@@ -67,11 +64,6 @@ def typed(rng: Random, message: str, facts: list[Fact]) -> tuple[str, list[Fact]
     if roll < 0.32 and not any("'" in f.value for f in facts):
         return message.replace("'", ""), facts
     return message, facts
-
-
-def mark(text: str) -> str:
-    """How a message ends: "?" where it begins as a question."""
-    return "?" if QUESTION.match(text) else "."
 
 
 def answered(talk: Conversation, slot: str, sentence: str) -> str:
@@ -442,17 +434,17 @@ def item_list(talk: Conversation) -> None:
         return
     message = phrases.choose(rng, (chores.ASK_LIST,), talk.held).replace("$n", text)
     message = informal(rng, finish(rng, message, mark(message)))[0]
-    talk.turn(message, listing(talk, name, done, n))
+    talk.turn(message, listing(talk, name, n, "Here you are"))
     talk.hasty = True
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
         talk.chain.append(lambda: more_items(talk, name))
 
 
-def listing(talk: Conversation, name: str, done: int, n: int) -> str:
+def listing(talk: Conversation, name: str, n: int, lead: str) -> str:
     """The next n items of a list, as a reply."""
+    done = talk.listed.get(name, 0)
     talk.listed[name] = done + n
-    text = chores.items(name, done, n)
-    return f"Here you are: {text}." if done == 0 else f"{'Two more' if n == 2 else 'Another one'}: {text}."
+    return f"{lead}: {chores.items(name, done, n)}."
 
 
 def more_items(talk: Conversation, name: str) -> None:
@@ -460,7 +452,7 @@ def more_items(talk: Conversation, name: str) -> None:
     left = len(chores.named(name)) - done
     n = 2 if left > 1 and rng.random() < 0.25 else 1
     message = informal(rng, finish(rng, expand(rng, chores.MORE_TWO if n == 2 else chores.MORE_LIST), "."))[0]
-    talk.turn(message, listing(talk, name, done, n) if left else "I do not know any more.")
+    talk.turn(message, listing(talk, name, n, chores.MORE_OF[n]) if left else "I do not know any more.")
 
 
 def told_piece(talk: Conversation) -> None:

@@ -34,6 +34,7 @@ by the way:btw
 tell me:tell me pls
 my name is:my names|my name s""".splitlines()]
 PLURAL = frozenset("keys glasses headphones gloves shoes scissors socks".split())
+QUESTION = re.compile(r"((and|but|so|ok|now) )?(who|what|where|when|why|how|which|is|are|am|do|does|did|can|could|may|will|shall|have|has|really)\b", re.IGNORECASE)
 _KINDS = [k for k in phrases.KINDS if phrases.KINDS[k].weight > 0]
 _WEIGHTS = [phrases.KINDS[k].weight for k in _KINDS]
 
@@ -140,6 +141,11 @@ def new_fact(rng: Random, taken: set[str], held: bool = False, kind: str | None 
             key = values.syllables(rng, 2, 3) if rng.random() < 0.5 else f"{rng.choice(values.NOUNS)} {rng.choice(values.NOUNS)}"
         if (key or name) not in taken:
             return Fact(name, key, values.make(rng, rule.values, held))
+
+
+def mark(text: str) -> str:
+    """How a message ends: "?" where it begins as a question."""
+    return "?" if QUESTION.match(text) else "."
 
 
 def finish(rng: Random, text: str, mark: str = ".", protect: str = "", capital: float = 0.65) -> str:

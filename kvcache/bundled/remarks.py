@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import chats, chores, lists, smalltalk
+from . import chats, chores, lists, stories
 from .facts import finish, informal
 from .grammar import expand
 from .marks import unguessable
@@ -147,13 +147,13 @@ def exchange(rng: Random, kind: str, held: bool = False, before: str = "") -> li
         topic, reply = TOPICS
         made.append((typed(rng, expand(rng, topic).replace("$x", rng.choice(lines("taste", held))), kind), expand(rng, reply)))
     elif "joke" in reply and rng.random() < OFFERED:
-        made.append(offered(rng, held, "story" if "story" in reply and rng.random() < 0.4 else "joke"))
+        made.append(offered(rng, "story" if "story" in reply and rng.random() < 0.4 else "joke"))
     return made
 
 
-def offered(rng: Random, held: bool, what: str) -> tuple[str, str]:
+def offered(rng: Random, what: str) -> tuple[str, str]:
     """A wish for the joke or the story that was offered, and it."""
-    told = smalltalk.story(rng, held)[0][1] if what == "story" else unguessable(rng.choice(chores.JOKES))
+    told = stories.after(-1)[0] if what == "story" else unguessable(rng.choice(chores.JOKES))
     return finish(rng, expand(rng, WISHES[what])), told
 
 

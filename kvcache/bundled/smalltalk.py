@@ -1,13 +1,9 @@
-"""Everything that is not a fact: greetings, questions about the assistant, remarks, stories, lists and sums.
-
-Replies are text with marks from `marks`: what a reader could not guess is marked so that it weighs little in the loss.
-"""
+"""Everything that is not a fact: greetings, questions about the assistant, remarks, lists and sums."""
 
 from random import Random
 
-from . import chores, values
-from .grammar import article, expand
-from .marks import recalled, unguessable
+from . import chores
+from .grammar import expand
 
 PAIRS: list[tuple[str, str]] = [
     ("{hi|hello|hey|hey there|good morning|good evening|good afternoon|hiya|yo|hello there|hi there|greetings|howdy|morning}", "{Hello! How can I help you?|Hi! What would you like to talk about?|Hello! Nice to hear from you.}"),
@@ -93,41 +89,3 @@ def total(rng: Random) -> tuple[str, str]:
     x, y = (words[a], words[b]) if rng.random() < 0.25 else (str(a), str(b))
     ask = expand(rng, f"{{what is|what's|how much is|calculate|add|}} {x} {{plus|+|and|plus}} {y}")
     return ask, f"{a} plus {b} is {a + b}."
-
-
-HEROES = "fox owl bear rabbit mouse wolf hedgehog turtle frog cat dog duck goat squirrel lion king queen girl boy dragon knight witch pirate princess robot ship train giant penguin whale monkey horse teacher baker farmer sailor".split()
-UNCOUNTED = "thunder velvet copper ocean quartz jungle desert ivory jasmine nectar cobalt breeze silver winter summer coffee cheese butter purple yogurt ember onyx glacier harbour".split()
-FRIENDS = ("Pip", "Tilly", "Basil", "Toby")  # of half of all stories' heroes: where any name would do, the likeliest one was the hero's own
-FOUND = [noun for noun in values.NOUNS if noun not in UNCOUNTED]
-
-
-def story(rng: Random, held: bool, taken: set[str] = frozenset()) -> tuple[tuple[str, str], list[tuple[str, str]]]:
-    """A short story and questions about it: ((message, reply), [(question, answer)]). Two characters never share a name, nor one in `taken`."""
-    one, two = rng.sample(HEROES, 2)
-    name = other = ""
-    while name == other or not taken.isdisjoint((name, other)):
-        name, other = values.make(rng, "pet_name", held), rng.choice(FRIENDS) if not held and rng.random() < 0.5 else values.make(rng, "pet_name", held)
-    thing, place = rng.choice([noun for noun in FOUND if noun not in (one, two)]), rng.choice("forest castle village lighthouse cave mill garden barn tower boat tree cottage tunnel swamp valley".split())
-    given, any_hero = rng.random() < 0.5, rng.random() < 0.25
-    if any_hero:
-        ask = expand(rng, "{tell me a {short |little |}story|can you tell {me |}a story|do you know {a|any} {story|stories}|a {short |}story{| please}|I {want|would like} to hear a story|make up a story|tell a story|got a story for me}")
-    else:
-        ask = expand(rng, f"{{tell me|can you tell me|I want|write|I'd like|make up|tell}} a {{short |little |}}story {{about {article(one)} {one}{' called ' + name if given else ''}|{'with a ' + one + ' named ' + name if given else 'with ' + article(one) + ' ' + one}}}")
-    ask += rng.choice(("", "", " please"))
-    given = given and not any_hero
-    hero = name if given else unguessable(name)
-    friend = f"{article(two)} {two} called {other}"
-    opening = expand(rng, f"{{Once upon a time|Long ago|One day|Many years ago}} {article(one)} ") + (unguessable(one) if any_hero else one) + f" called {hero} lived in a "
-    body = unguessable(place) + ". " + expand(rng, f"One {{morning|evening|day}} {name} found ") + unguessable(f"{article(thing)} {thing}") + " and met " + unguessable(friend) + ". " + expand(
-        rng, f"{{They became good friends.|They shared the {thing} and laughed.|Together they went home happy.|{other} said thank you and smiled.}}")
-    questions = [
-        (f"{{where did {name} live|where did the {one} live|in what place did {name} live}}", f"{name} lived in a {recalled(place)}."),
-        (f"{{what did {name} find|what did the {one} find|what was found in the story}}", f"{name} found {article(thing)} {recalled(thing)}."),
-        (f"{{who did {name} meet|whom did the {one} meet|who became the friend of {name}}}", f"{name} met {recalled(other)}."),
-        (f"{{what was the {one} called|what was the name of the {one}|who was the {one}|how was the {one} in the story called}}", f"The {one} was called {recalled(name)}."),
-    ]
-    picked = rng.sample(questions, rng.randint(1, 3))
-    if rng.random() < 0.35:
-        short = f"{recalled(name)} the {one} found {article(thing)} {recalled(thing)} and met {recalled(other)} the {two}."
-        picked.insert(0, ("{shorter please|make it shorter|a shorter story please|can you make that shorter|tell it in one sentence|the short version please|in short|shorter|that was too long, shorter please|tell it again but shorter|can you say that in one sentence}", short))
-    return (ask, opening + body), [(expand(rng, q), a) for q, a in picked]

@@ -5,10 +5,16 @@ model got 81 of the hundred sums of single digits right; after rows of nothing e
 """
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from random import Random
 
+from . import lists
 from .marks import reckoned, strip
 
+FOLDER = Path(__file__).parent / "sum_lists"  # ways of asking that language models wrote: $a and $b, or $n that is added to a result or taken from it
+LISTS = ("plus", "minus", "times", "and", "less")
+WRITTEN = 0.5  # of sums asked for and gone on with, those in such words
 NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty".split()
 COUNTED = "apples eggs books coins pens cups chairs cookies tickets balls shirts plants pears cards stamps oranges socks keys letters boxes sweets photos plates roses".split()
 SIGNS = {
@@ -102,6 +108,25 @@ def total(rng: Random, ask: str = ASK) -> tuple[str, str]:
     return f"{ask} {x}{between if between.strip() != between or not words else f' {sign} '}{y}", worked(a, sign, b)
 
 
+@cache
+def written(what: str, held: bool = False) -> tuple[str, ...]:
+    """The lines of one of the LISTS, those of training or those held out from it."""
+    return tuple(line for line in (FOLDER / f"{what}.txt").read_text().strip().split("\n") if lists.held_out(line) == held)
+
+
+def casual(rng: Random, held: bool = False) -> tuple[str, str]:
+    """A sum as somebody asks it by the way."""
+    a, sign, b, _ = drawn(rng)
+    while sign == "divided by":
+        a, sign, b, _ = drawn(rng)
+    return _filled(rng.choice(written(sign, held)), {"$a": shown(a, rng), "$b": shown(b, rng)}), worked(a, sign, b)
+
+
+def shown(n: int, rng: Random) -> str:
+    """In digits as a rule."""
+    return numbered(n, rng) if rng.random() < 0.3 else str(n)
+
+
 def three(rng: Random, ask: str = ASK) -> tuple[str, str]:
     """Three numbers one after the other, up to 20, worked out in two steps."""
     a, b, c = (rng.randint(1, 7) for _ in range(3))
@@ -129,7 +154,7 @@ def large(rng: Random) -> tuple[str, str]:
 
 def run(rng: Random) -> list[tuple[str, str]]:
     """A sum and some more, which begin anew or go on from the result."""
-    turns = [three(rng) if rng.random() < 0.15 else total(rng)]
+    turns = [three(rng) if rng.random() < 0.15 else casual(rng) if rng.random() < WRITTEN else total(rng)]
     for _ in range(rng.choice((1, 1, 2, 3))):
         result = int(strip(turns[-1][1]).rstrip(".").rsplit(" ", 1)[1])
         anew = result > 20 or rng.random() < 0.35
@@ -144,6 +169,8 @@ def further(rng: Random, result: int) -> tuple[str, str]:
     sign = "plus" if result < 2 or result < 20 and rng.random() < 0.6 else "minus"
     b = rng.randint(1, min(10, 20 - result if sign == "plus" else result))
     n = numbered(b, rng)
+    if rng.random() < WRITTEN:
+        return rng.choice(written("and" if sign == "plus" else "less")).replace("$n", n), worked(result, sign, b)
     ways = {"plus": f"{{{{|and |now |then }}add {n}{{| to that| to it}}|{{|and }}plus {n}|and {n} more|{{what is|how much is|and}} that plus {n}}}",
             "minus": f"{{{{|and |now |then }}take {n} {{away|off}}{{| from that}}|{{|and }}minus {n}|{{what is|how much is|and}} that minus {n}}}"}  # fmt: skip
     return ways[sign], worked(result, sign, b)
@@ -169,7 +196,7 @@ def _filled(text: str, slots: dict[str, str]) -> str:
 
 def some(rng: Random) -> list[tuple[str, str]]:
     """A sum, some of them, or a story."""
-    return rng.choices((run, story, _one(total), _one(three), _one(more), _one(large)), (4, 4, 2, 1, 0.5, 0.5))[0](rng)
+    return rng.choices((run, story, _one(total), _one(casual), _one(three), _one(more), _one(large)), (4, 4, 1, 2, 1, 0.5, 0.5))[0](rng)
 
 
 def _one(make: Callable[[Random], tuple[str, str]]) -> Callable[[Random], list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ from random import Random
 
 import torch
 
-from . import chats, environment, evaluate, path, remarks
+from . import chats, environment, evaluate, marks, path, reactions, remarks
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -65,6 +65,22 @@ def in_kind(model, tokenizer) -> dict[str, float]:
         replies = evaluate.replies(model, tokenizer, [[{"role": "user", "content": text}] for text in said], max_new_tokens=24)
         shares[kind] = sum(reply.strip() in remarks.fitting(kind) for reply in replies) / len(replies)
     return shares
+
+
+def reacted(model, tokenizer, times: int = 1) -> dict[str, float]:
+    """For each kind of reactions, the share of those held out from training that get a reply which `reactions` has for its kind."""
+    shares = {}
+    for kind in reactions.REPLIES:
+        asked = [reactions.turns(Random(f"{kind} {seed}"), kind, held=True, alone=True) for seed in range(times * len(reactions.lines(kind, True)))]
+        replies = evaluate.replies(model, tokenizer, [before(turns) for turns in asked], max_new_tokens=72)
+        shares[kind] = sum(reply.strip() in reactions.fitting(kind, turns) for reply, turns in zip(replies, asked)) / len(asked)
+    return shares
+
+
+def before(turns: list[tuple[str, str]]) -> list[dict[str, str]]:
+    """Turns as messages, up to the last reply."""
+    messages = [m for said, reply in turns for m in ({"role": "user", "content": said}, {"role": "assistant", "content": marks.strip(reply)})]
+    return messages[:-1]
 
 
 def main(arguments: list[str] | None = None) -> None:

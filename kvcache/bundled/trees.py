@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from . import dialogues, drills, exchanges, passages, records, remarks
+from . import dialogues, drills, exchanges, passages, reactions, records
 from .scenes import OWNERS
 
 Messages = list[dict[str, str]]
@@ -113,7 +113,7 @@ def between(talk: dialogues.Conversation) -> None:
         return talk.filler_turn()
     if roll < FILLER + EXCHANGE:
         return exchanges.chat(talk)
-    for turn in remarks.talk(talk.rng):
+    for turn in reactions.talk(talk.rng):
         talk.turn(*turn)
 
 

@@ -1,0 +1,109 @@
+"""Little stories, written one by one by language models to be learnt by heart, read from the lists in `story_lists`.
+
+A story in the lists is a block: `hero | name`, the story in a line, then questions about it, each `? question | other wording` with its answer
+`= $n found a button.`, $n for the hero's name. They have one order, as jokes do: who asks for a story hears the first that was not told,
+who asks for one of a fox hears the fox's. While stories were drawn from words, a model told of a falcon in every one of them.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from . import lists, values
+from .facts import finish
+from .grammar import article, expand
+from .marks import recalled, strip
+
+FOLDER = Path(__file__).parent / "story_lists"
+NO_HERO, UNKNOWN, NAMED = 0.4, 0.08, 0.2  # chances that a wish says not whom it should be about, names somebody of whom there is no story, gives the name of one of whom there is
+SHORTER = 0.35  # chance that it is asked for in one sentence
+PLAIN = "{tell me a {short |little |}story|can you tell {me |}a story|do you know {a|any} {story|stories}|a {short |}story{| please}|I {want|would like} to hear a story|make up a story|tell a story|got a story for me|a {bedtime |}story for my {son|daughter|little one}}{| please}"
+ABOUT = "{tell me|can you tell me|I want|write|I'd like|make up|tell|give me|do you know|} a {short |little |bedtime |}story {about|of|with} $h{| please}"
+ANOTHER = "{another story|another one|one more|tell me another one|another story please|one more story|do you know another one|next story|a different story please}"
+IN_SHORT = "{shorter please|make it shorter|a shorter story please|can you make that shorter|tell it in one sentence|the short version please|in short|shorter|that was too long, shorter please|tell it again but shorter|can you say that in one sentence}"
+
+
+@dataclass(frozen=True)
+class Story:
+    """Its hero, the hero's name, the text with $n for the name, and (wordings of a question, answer)."""
+
+    hero: str
+    name: str
+    text: str
+    questions: tuple[tuple[tuple[str, ...], str], ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A wish for a story, the story, its number in the lists, and questions with their answers."""
+
+    wish: str
+    text: str
+    number: int
+    questions: list[tuple[str, str]]
+
+
+@cache
+def stories() -> tuple[Story, ...]:
+    """All of them, in order."""
+    return tuple(read(block) for block in lists.blocks(FOLDER))
+
+
+def read(block: str) -> Story:
+    """A story of its lines. Raises ValueError naming what is wrong with it."""
+    first, text, *rest = block.strip().split("\n")
+    hero, _, name = first.partition(" | ")
+    told = re.sub(rf"\b{re.escape(name)}\b", "$n", text) if name else text
+    asked, answers = rest[::2], rest[1::2]
+    if not name or "$n" not in told or len(asked) != len(answers) or not asked or not all(q.startswith("? ") and a.startswith("= ") for q, a in zip(asked, answers)):
+        raise ValueError(f"a story is 'hero | name', a line in which the name occurs, and lines '? question' and '= answer' in turn; {first!r} is none")
+    return Story(hero, name, told, tuple((tuple(q[2:].split(" | ")), a[2:]) for q, a in zip(asked, answers)))
+
+
+def wished(rng: Random, held: bool = False, taken: set[str] = frozenset(), first: int | None = None) -> Told:
+    """A wish for a story and the story; `first` is the one to tell where no hero of one is named; without it one always is. Nobody in it has a name that is `taken`, unless the wish gives it."""
+    roll = rng.random()
+    if first is not None and roll < NO_HERO:
+        return _told(rng, expand(rng, PLAIN), first, taken)
+    if first is not None and roll < NO_HERO + UNKNOWN:
+        hero = strange(rng)
+        told = _told(rng, expand(rng, ABOUT).replace("$h", f"{article(hero)} {hero}"), first, taken)
+        return Told(told.wish, f"I know none about {article(hero)} {recalled(hero)}, but this one: {told.text}", told.number, told.questions)
+    number = rng.randrange(len(stories()))
+    hero = stories()[number].hero
+    number = next(at for at, story in enumerate(stories()) if story.hero == hero)
+    name = values.make(rng, "pet_name", held) if rng.random() < NAMED else ""
+    named = f"{article(hero)} {hero}" + (f" {rng.choice(('called', 'named'))} {name}" if name else "")
+    return _told(rng, expand(rng, ABOUT).replace("$h", named), number, taken, name)
+
+
+def after(number: int, taken: set[str] = frozenset()) -> tuple[str, int]:
+    """The story after the one of this number whose hero's name isn't taken, and its number."""
+    while True:
+        number = (number + 1) % len(stories())
+        if stories()[number].name not in taken:
+            return stories()[number].text.replace("$n", stories()[number].name), number
+
+
+def strange(rng: Random) -> str:
+    """Something of which there is no story."""
+    heroes = {story.hero for story in stories()}
+    while (noun := rng.choice(values.NOUNS)) in heroes:
+        pass
+    return noun
+
+
+def _told(rng: Random, wish: str, number: int, taken: set[str], name: str = "") -> Told:
+    if not name:
+        _, number = after(number - 1, taken)
+    story = stories()[number]
+    shown = recalled(name) if name else story.name
+    text = story.text.replace("$n", shown, 1).replace("$n", name or story.name)
+    questions = [(rng.choice(wordings), answer) for wordings, answer in (*story.questions, ((f"what was the {story.hero} called",), f"The {story.hero} was called {recalled('$n')}."))]
+    questions = [(question.replace("$n", name or story.name), answer.replace("$n", name or story.name)) for question, answer in questions]
+    picked = rng.sample(questions, rng.randint(0, len(questions) - 1))
+    if rng.random() < SHORTER:
+        picked.insert(0, (expand(rng, IN_SHORT), strip(questions[0][1])))
+    return Told(finish(rng, wish.strip()), text, number, picked)
