@@ -336,17 +336,18 @@ def test_stories_are_of_their_heroes_and_come_in_order():
     assert len(every) > 100 and len({story.name for story in every}) == len(every)
     assert all(re.match(rf"(An?|There once was an?|Once upon a time an?) {story.hero} called \$n", story.text) and len(story.questions) == 2 for story in every)
     first = {story.hero: number for number, story in reversed(list(enumerate(every)))}
+    kinds = Counter()
     for seed in range(300):
         told = stories.wished(Random(seed), first=7)
-        story, name = every[told.number], re.search(r" (?:called|named) ([A-Za-z' ]+?)( please|[.!?]|$)", told.wish)
-        text = marks.strip(told.text)
-        if text.startswith("I know none about "):
-            assert told.number == 7 and text.endswith(story.text.replace("$n", story.name)) and f" {story.hero} " not in told.wish.lower()
-        elif re.search(rf"\b{story.hero}\b", told.wish, re.IGNORECASE):
-            assert told.number == first[story.hero] and text == story.text.replace("$n", name[1] if name else story.name)
-        else:
-            assert told.number == 7 and text == story.text.replace("$n", story.name)
+        story, text = every[told.number], marks.strip(told.text)
+        whole = story.text.replace("$n", story.name)
+        kind = "strange" if text.startswith("I know none about ") else "of a hero" if re.search(rf"\b{story.hero}\b", told.wish, re.IGNORECASE) else "any"
+        kinds[kind, text.startswith(stories.OTHER_NAME)] += 1
+        assert text.endswith(whole) and (text == whole or kind == "strange" or text == stories.OTHER_NAME + whole and re.search(" (called|named) ", told.wish))
+        assert told.number == (first[story.hero] if kind == "of a hero" else 7)
+        assert kind != "strange" or re.match("I know none about an? (.+), but", text)[1].split()[-1] in told.wish.lower()
         assert all("$" not in question + answer for question, answer in told.questions)
+    assert set(kinds) == {("any", False), ("strange", False), ("of a hero", False), ("of a hero", True)}
     assert stories.after(6, {every[7].name}) == (every[8].text.replace("$n", every[8].name), 8) and stories.after(len(every) - 1)[1] == 0
     told = [stories.wished(Random(seed), first=7, taken={every[7].name}) for seed in range(40)]
     assert all(every[7].name not in one.text and one.number != 7 for one in told) and any(one.number == 8 for one in told)
@@ -1361,6 +1362,32 @@ def test_a_model_is_marked_by_the_kinds_of_its_replies(shipped, monkeypatch):
     shares = talks.in_kind(shipped, AutoTokenizer.from_pretrained(FOLDER))
     assert set(shares) == set(remarks.KINDS)
     assert shares["thanks"] >= 0.6 and sum(shares.values()) / len(shares) >= 0.7
+
+
+def test_the_model_knows_what_to_say_to_reactions(shipped, monkeypatch):
+    every = reactions.lines
+    monkeypatch.setattr(reactions, "lines", lambda kind, held: every(kind, held)[:4])  # all of them take half a minute
+    shares = talks.reacted(shipped, AutoTokenizer.from_pretrained(FOLDER))
+    assert set(shares) == set(reactions.REPLIES) and sum(shares.values()) / len(shares) >= 0.4, "57 % of all were measured"
+
+
+def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):
+    every = stories.stories()
+    chosen = [number for number, story in enumerate(every) if story.hero not in {other.hero for other in every[:number]}][::4]
+    asked = [[{"role": "user", "content": f"Tell me a story about {grammar.article(every[number].hero)} {every[number].hero}."}] for number in chosen]
+    told = evaluate.replies(shipped, tokenizer, asked, max_new_tokens=80)
+    right = [reply.strip() == every[number].text.replace("$n", every[number].name) for number, reply in zip(chosen, told)]
+    assert sum(right) >= 0.8 * len(chosen), told
+    more = [[*messages, {"role": "assistant", "content": reply}, {"role": "user", "content": "Another one, please!"}] for messages, reply in zip(asked, told)]
+    following = evaluate.replies(shipped, tokenizer, more, max_new_tokens=80)
+    assert sum(one.strip() != other.strip() for one, other in zip(told, following)) >= 0.6 * len(chosen)
+
+
+def test_the_model_adds_what_is_asked_by_the_way(shipped, tokenizer):
+    asked = [sums.casual(Random(seed), held=True) for seed in range(60)]
+    replies = evaluate.replies(shipped, tokenizer, [[{"role": "user", "content": question}] for question, _ in asked])
+    results = [[result for *_, result in read_sums(text)] for text in (*replies, *(marks.strip(right) for _, right in asked))]
+    assert sum(got[-1:] == right for got, right in zip(results[:60], results[60:], strict=True)) >= 45, "ways of asking held out from training"
 
 
 def test_replies_that_fit_are_likelier_than_those_of_other_chats(shipped):

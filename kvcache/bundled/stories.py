@@ -2,7 +2,7 @@
 
 A story in the lists is a block: `hero | name`, the story in a line, then questions about it, each `? question | other wording` with its answer
 `= $n found a button.`, $n for the hero's name. They have one order, as jokes do: who asks for a story hears the first that was not told,
-who asks for one of a fox hears the fox's. While stories were drawn from words, a model told of a falcon in every one of them.
+who asks for one of a fox hears the fox's, with its own name. While stories were drawn from words, a model told of a falcon in every one of them.
 """
 
 import re
@@ -17,11 +17,13 @@ from .grammar import article, expand
 from .marks import recalled, strip
 
 FOLDER = Path(__file__).parent / "story_lists"
-NO_HERO, UNKNOWN, NAMED = 0.4, 0.08, 0.2  # chances that a wish says not whom it should be about, names somebody of whom there is no story, gives the name of one of whom there is
+NO_HERO, UNKNOWN, NAMED, DESCRIBED = 0.3, 0.08, 0.12, 0.2  # chances that a wish says not whom it should be about, is about something of which there is no story, gives a name to a hero of whom there is one, says more of the hero
 SHORTER = 0.35  # chance that it is asked for in one sentence
 PLAIN = "{tell me a {short |little |}story|can you tell {me |}a story|do you know {a|any} {story|stories}|a {short |}story{| please}|I {want|would like} to hear a story|make up a story|tell a story|got a story for me|a {bedtime |}story for my {son|daughter|little one}}{| please}"
 ABOUT = "{tell me|can you tell me|I want|write|I'd like|make up|tell|give me|do you know|} a {short |little |bedtime |}story {about|of|with} $h{| please}"
-ANOTHER = "{another story|another one|one more|tell me another one|another story please|one more story|do you know another one|next story|a different story please}"
+OTHER_NAME = "I only know one with another name: "  # told with a name of its own, a story learnt by heart ended in word salad
+LIKE = "little brave clever kind funny big sad happy small lazy old young shy hungry".split()
+UNCOUNTED = "thunder velvet copper ocean quartz jungle desert ivory jasmine nectar cobalt breeze silver winter summer coffee cheese butter purple yogurt ember onyx glacier harbour".split()
 IN_SHORT = "{shorter please|make it shorter|a shorter story please|can you make that shorter|tell it in one sentence|the short version please|in short|shorter|that was too long, shorter please|tell it again but shorter|can you say that in one sentence}"
 
 
@@ -63,20 +65,20 @@ def read(block: str) -> Story:
 
 
 def wished(rng: Random, held: bool = False, taken: set[str] = frozenset(), first: int | None = None) -> Told:
-    """A wish for a story and the story; `first` is the one to tell where no hero of one is named; without it one always is. Nobody in it has a name that is `taken`, unless the wish gives it."""
+    """A wish for a story and the story; `first` is the one to tell where no hero of one is named; without it one always is. Nobody in it has a name that is `taken`."""
     roll = rng.random()
     if first is not None and roll < NO_HERO:
         return _told(rng, expand(rng, PLAIN), first, taken)
     if first is not None and roll < NO_HERO + UNKNOWN:
         hero = strange(rng)
-        told = _told(rng, expand(rng, ABOUT).replace("$h", f"{article(hero)} {hero}"), first, taken)
-        return Told(told.wish, f"I know none about {article(hero)} {recalled(hero)}, but this one: {told.text}", told.number, told.questions)
+        return _told(rng, expand(rng, ABOUT).replace("$h", f"{article(hero)} {hero}"), first, taken, f"I know none about {article(hero)} {recalled(hero)}, but this one: ")
     number = rng.randrange(len(stories()))
     hero = stories()[number].hero
     number = next(at for at, story in enumerate(stories()) if story.hero == hero)
     name = values.make(rng, "pet_name", held) if rng.random() < NAMED else ""
-    named = f"{article(hero)} {hero}" + (f" {rng.choice(('called', 'named'))} {name}" if name else "")
-    return _told(rng, expand(rng, ABOUT).replace("$h", named), number, taken, name)
+    described = f"{rng.choice(LIKE)} {hero}" if rng.random() < DESCRIBED else hero
+    wish = expand(rng, ABOUT).replace("$h", f"{article(described)} {described}" + (f" {rng.choice(('called', 'named'))} {name}" if name else ""))
+    return _told(rng, wish, number, taken, OTHER_NAME if name else "")
 
 
 def after(number: int, taken: set[str] = frozenset()) -> tuple[str, int]:
@@ -90,20 +92,15 @@ def after(number: int, taken: set[str] = frozenset()) -> tuple[str, int]:
 def strange(rng: Random) -> str:
     """Something of which there is no story."""
     heroes = {story.hero for story in stories()}
-    while (noun := rng.choice(values.NOUNS)) in heroes:
-        pass
-    return noun
+    return rng.choice([noun for noun in values.NOUNS if noun not in heroes and noun not in UNCOUNTED])
 
 
-def _told(rng: Random, wish: str, number: int, taken: set[str], name: str = "") -> Told:
-    if not name:
-        _, number = after(number - 1, taken)
+def _told(rng: Random, wish: str, number: int, taken: set[str], before: str = "") -> Told:
+    _, number = after(number - 1, taken)
     story = stories()[number]
-    shown = recalled(name) if name else story.name
-    text = story.text.replace("$n", shown, 1).replace("$n", name or story.name)
     questions = [(rng.choice(wordings), answer) for wordings, answer in (*story.questions, ((f"what was the {story.hero} called",), f"The {story.hero} was called {recalled('$n')}."))]
-    questions = [(question.replace("$n", name or story.name), answer.replace("$n", name or story.name)) for question, answer in questions]
+    questions = [(question.replace("$n", story.name), answer.replace("$n", story.name)) for question, answer in questions]
     picked = rng.sample(questions, rng.randint(0, len(questions) - 1))
     if rng.random() < SHORTER:
         picked.insert(0, (expand(rng, IN_SHORT), strip(questions[0][1])))
-    return Told(finish(rng, wish.strip()), text, number, picked)
+    return Told(finish(rng, wish.strip()), before + story.text.replace("$n", story.name), number, picked)

@@ -1,12 +1,11 @@
-"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set fourth]`.
+"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set fifth]`.
 
-Four sets of a hundred turns as a visitor might type them; "System: " begins a system message. What was answered wrong in the first three
-showed which kinds of turns the data maker lacked, so they are no verdict any more: some lines of the second and the third were quoted to those
-who wrote remarks and situations. All but the first were written by language models that had seen nothing of the project; the fourth, written after nearly
-all of today's data, gave the verdict. No writer of data has read it; but whoever made kvlab-llama-15m read what judges found wrong in its replies
-to it before the last twelve minutes of training, and chose the mixture by it: the next verdict needs a fifth.
+Six sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
+that had seen nothing of the project. What was answered wrong in the first four showed which kinds of turns the data maker lacked, so they are no
+verdict any more. The fifth was written in the same hour as the reactions, the stories and the last training's other new data, by another that saw
+none of it, and gave the verdict on that training; nobody has read the sixth, which is for the one after it.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
-`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit.
+`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions.
 """
 
 import argparse
@@ -67,11 +66,11 @@ def in_kind(model, tokenizer) -> dict[str, float]:
     return shares
 
 
-def reacted(model, tokenizer, times: int = 1) -> dict[str, float]:
+def reacted(model, tokenizer) -> dict[str, float]:
     """For each kind of reactions, the share of those held out from training that get a reply which `reactions` has for its kind."""
     shares = {}
     for kind in reactions.REPLIES:
-        asked = [reactions.turns(Random(f"{kind} {seed}"), kind, held=True, alone=True) for seed in range(times * len(reactions.lines(kind, True)))]
+        asked = [reactions.turns(Random(f"{kind} {seed}"), kind, held=True, alone=True) for seed in range(len(reactions.lines(kind, True)))]
         replies = evaluate.replies(model, tokenizer, [before(turns) for turns in asked], max_new_tokens=72)
         shares[kind] = sum(reply.strip() in reactions.fitting(kind, turns) for reply, turns in zip(replies, asked)) / len(asked)
     return shares
@@ -90,16 +89,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--set", default="first", choices=sorted(file.stem for file in FOLDER.glob("*.txt")))
     parser.add_argument("--loss", action="store_true", help="only the loss on the replies of held-out chats")
     parser.add_argument("--remarks", action="store_true", help="only how many of the held-out remarks get a reply of their kind")
+    parser.add_argument("--reactions", action="store_true", help="only how many of the held-out reactions get a reply of their kind")
     options, number = parser.parse_args(arguments), 0
     if options.loss:
         print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
         return
-    if options.remarks:
-        shares = in_kind(*evaluate.load(options.model))
-        counts = {kind: len(remarks.lines(kind, True)) for kind in shares}
-        print("\n".join(f"{kind:>10} {share:.0%} of {counts[kind]}" for kind, share in shares.items()))
-        print(f"{sum(shares[kind] * count for kind, count in counts.items()) / sum(counts.values()):.1%} of all {sum(counts.values())}")
-        return
+    for asked, measure, read in ((options.remarks, in_kind, remarks.lines), (options.reactions, reacted, reactions.lines)):
+        if asked:
+            shares = measure(*evaluate.load(options.model))
+            counts = {kind: len(read(kind, True)) for kind in shares}
+            print("\n".join(f"{kind:>17} {share:.0%} of {counts[kind]}" for kind, share in shares.items()))
+            print(f"{sum(shares[kind] * count for kind, count in counts.items()) / sum(counts.values()):.1%} of all {sum(counts.values())}")
+            return
     for messages in answered(*evaluate.load(options.model), options.set):
         for message in messages:
             number += message["role"] == "assistant"
