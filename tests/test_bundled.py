@@ -949,7 +949,7 @@ def test_new_kinds_of_exchange_are_about_a_third_and_recall_stays_the_largest_pa
     replies = [m["content"] for seed in range(80) for m in dialogues.conversation(seed, 500) if m["role"] == "assistant"]
     share = {word: sum(bool(re.search(word, marks.strip(r))) for r in replies) / len(replies) for word in ("^(Yes|No), ", "^(She|He|It|Her|His) ", "^(Here you are|Two more|Another one|I said): ")}
     assert all(0.015 < s < 0.12 for s in share.values()), share
-    assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.28
+    assert sum(marks.RECALLED in r or "not told me" in r for r in replies) / len(replies) > 0.25  # answers about stories, which are learnt by heart, not among them
 
 
 @pytest.mark.parametrize("pairs", [pairs for pairs, _ in hand_written.SETS.values()], ids=list(hand_written.SETS))
