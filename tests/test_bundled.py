@@ -313,14 +313,14 @@ def test_a_reaction_follows_what_it_is_a_reaction_to():
             if kind == "joke_another":
                 assert chores.JOKES[(chores.JOKES.index(before) + 1) % len(chores.JOKES)] == replies[-1]
             elif kind == "story_another":
-                order = [story.text.replace("$n", story.name) for story in stories.stories()]
-                found = next(number for number, story in enumerate(stories.stories()) if all(part in before for part in story.text.split("$n")))
-                assert order[(found + 1) % len(order)] == replies[-1]
+                order = [story.whole for story in stories.stories()]
+                assert order[(next(number for number, whole in enumerate(order) if whole in before) + 1) % len(order)] == replies[-1]
             elif kind == "sum_doubted":
                 assert replies[-1] == f"Yes, {before}" and read_sums(before)
             elif kind in ("list_more", "list_two"):
-                row = next(row for row in (chores.named(name) for name in (*chores.LISTS, *chores.written())) if row[: len(items_of(before))] == items_of(before) and items_of(replies[-1])[0] in row)
-                assert items_of(replies[-1]) == row[len(items_of(before)) :][: 2 if kind == "list_two" else 1] or row.index(items_of(replies[-1])[0]) >= len(items_of(before))
+                said, more = items_of(before), items_of(replies[-1])
+                assert len(more) == (2 if kind == "list_two" else 1)
+                assert any(chores.named(name)[: len(said) + len(more)] == said + more for name in (*chores.LISTS, *chores.written()))
             elif kind.startswith("untold"):
                 assert before.startswith("You have not told me ")
 
@@ -340,15 +340,14 @@ def test_stories_are_of_their_heroes_and_come_in_order():
     for seed in range(300):
         told = stories.wished(Random(seed), first=7)
         story, text = every[told.number], marks.strip(told.text)
-        whole = story.text.replace("$n", story.name)
         kind = "strange" if text.startswith("I know none about ") else "of a hero" if re.search(rf"\b{story.hero}\b", told.wish, re.IGNORECASE) else "any"
         kinds[kind, text.startswith(stories.OTHER_NAME)] += 1
-        assert text.endswith(whole) and (text == whole or kind == "strange" or text == stories.OTHER_NAME + whole and re.search(" (called|named) ", told.wish))
+        assert text.endswith(story.whole) and (text == story.whole or kind == "strange" or text == stories.OTHER_NAME + story.whole and re.search(" (called|named) ", told.wish))
         assert told.number == (first[story.hero] if kind == "of a hero" else 7)
         assert kind != "strange" or re.match("I know none about an? (.+), but", text)[1].split()[-1] in told.wish.lower()
         assert all("$" not in question + answer for question, answer in told.questions)
     assert set(kinds) == {("any", False), ("strange", False), ("of a hero", False), ("of a hero", True)}
-    assert stories.after(6, {every[7].name}) == (every[8].text.replace("$n", every[8].name), 8) and stories.after(len(every) - 1)[1] == 0
+    assert stories.after(6, {every[7].name}) == 8 and stories.after(len(every) - 1) == 0
     told = [stories.wished(Random(seed), first=7, taken={every[7].name}) for seed in range(40)]
     assert all(every[7].name not in one.text and one.number != 7 for one in told) and any(one.number == 8 for one in told)
 
@@ -362,7 +361,7 @@ def test_a_story_that_is_none_is_named(block):
 def test_a_drill_of_stories_tells_them_and_asks_about_them():
     messages = evaluate.clean(drills.storytelling(0, 3000))
     replies = [m["content"] for m in messages if m["role"] == "assistant"]
-    told = [number for number, story in enumerate(stories.stories()) if any(all(part in reply for part in story.text.split("$n")) for reply in replies)]
+    told = [number for number, story in enumerate(stories.stories()) if any(story.whole in reply for reply in replies)]
     assert len(told) > 12 and sum(reply in (answer.replace("$n", stories.stories()[number].name) for number in told for _, answer in stories.stories()[number].questions) for reply in replies) > 5
 
 
@@ -1368,7 +1367,7 @@ def test_the_model_knows_what_to_say_to_reactions(shipped, monkeypatch):
     every = reactions.lines
     monkeypatch.setattr(reactions, "lines", lambda kind, held: every(kind, held)[:4])  # all of them take half a minute
     shares = talks.reacted(shipped, AutoTokenizer.from_pretrained(FOLDER))
-    assert set(shares) == set(reactions.REPLIES) and sum(shares.values()) / len(shares) >= 0.4, "57 % of all were measured"
+    assert set(shares) == set(reactions.REPLIES) and sum(shares.values()) / len(shares) >= 0.4, "55 % of all were measured"
 
 
 def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):
@@ -1376,7 +1375,7 @@ def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):
     chosen = [number for number, story in enumerate(every) if story.hero not in {other.hero for other in every[:number]}][::4]
     asked = [[{"role": "user", "content": f"Tell me a story about {grammar.article(every[number].hero)} {every[number].hero}."}] for number in chosen]
     told = evaluate.replies(shipped, tokenizer, asked, max_new_tokens=80)
-    right = [reply.strip() == every[number].text.replace("$n", every[number].name) for number, reply in zip(chosen, told)]
+    right = [reply.strip() == every[number].whole for number, reply in zip(chosen, told)]
     assert sum(right) >= 0.8 * len(chosen), told
     more = [[*messages, {"role": "assistant", "content": reply}, {"role": "user", "content": "Another one, please!"}] for messages, reply in zip(asked, told)]
     following = evaluate.replies(shipped, tokenizer, more, max_new_tokens=80)

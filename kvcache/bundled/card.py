@@ -88,7 +88,7 @@ on cores shared with other work):
 {parts}
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third* to *sixth set* ({third}, {fourth},
-{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last twelve trainings, the instructions for the
+{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last fifteen trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
 take the place of those before.
 The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.

@@ -128,8 +128,8 @@ def story(rng: Random, means: str):
 
     def following(number=told.number):
         while True:
-            text, number = stories.after(number)
-            yield text
+            number = stories.after(number)
+            yield stories.stories()[number].whole
 
     return [(facts.informal(rng, told.wish)[0], told.text)], following()
 

@@ -153,7 +153,7 @@ def exchange(rng: Random, kind: str, held: bool = False, before: str = "") -> li
 
 def offered(rng: Random, what: str) -> tuple[str, str]:
     """A wish for the joke or the story that was offered, and it."""
-    told = stories.after(-1)[0] if what == "story" else unguessable(rng.choice(chores.JOKES))
+    told = stories.stories()[0].whole if what == "story" else unguessable(rng.choice(chores.JOKES))
     return finish(rng, expand(rng, WISHES[what])), told
 
 

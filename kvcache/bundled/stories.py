@@ -36,6 +36,11 @@ class Story:
     text: str
     questions: tuple[tuple[tuple[str, ...], str], ...]
 
+    @property
+    def whole(self) -> str:
+        """The text with the hero's name."""
+        return self.text.replace("$n", self.name)
+
 
 @dataclass(frozen=True)
 class Told:
@@ -81,12 +86,10 @@ def wished(rng: Random, held: bool = False, taken: set[str] = frozenset(), first
     return _told(rng, wish, number, taken, OTHER_NAME if name else "")
 
 
-def after(number: int, taken: set[str] = frozenset()) -> tuple[str, int]:
-    """The story after the one of this number whose hero's name isn't taken, and its number."""
-    while True:
-        number = (number + 1) % len(stories())
-        if stories()[number].name not in taken:
-            return stories()[number].text.replace("$n", stories()[number].name), number
+def after(number: int, taken: set[str] = frozenset()) -> int:
+    """The number of the first story after this one whose hero's name isn't taken."""
+    number = (number + 1) % len(stories())
+    return after(number, taken) if stories()[number].name in taken else number
 
 
 def strange(rng: Random) -> str:
@@ -96,11 +99,11 @@ def strange(rng: Random) -> str:
 
 
 def _told(rng: Random, wish: str, number: int, taken: set[str], before: str = "") -> Told:
-    _, number = after(number - 1, taken)
+    number = after(number - 1, taken)
     story = stories()[number]
     questions = [(rng.choice(wordings), answer) for wordings, answer in (*story.questions, ((f"what was the {story.hero} called",), f"The {story.hero} was called {recalled('$n')}."))]
     questions = [(question.replace("$n", story.name), answer.replace("$n", story.name)) for question, answer in questions]
     picked = rng.sample(questions, rng.randint(0, len(questions) - 1))
     if rng.random() < SHORTER:
         picked.insert(0, (expand(rng, IN_SHORT), strip(questions[0][1])))
-    return Told(finish(rng, wish.strip()), before + story.text.replace("$n", story.name), number, picked)
+    return Told(finish(rng, wish.strip()), before + story.whole, number, picked)
