@@ -5,6 +5,7 @@ A batch is a pure function of (seed, number, length), so a resumed training sees
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count, cycle
 from queue import Empty, Full
 from random import Random
@@ -15,14 +16,27 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer, trees
 
 USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded; with 1 for 447 million tokens, in the latter half of which nothing was left out, chats were learnt by heart (4.4 nats per token of a held-out one's replies, from 2.9)
-REFUSING, FAR = (0.75, 1.2), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
-DRILLS = {128: 0.2, 256: 0.2, 512: 0.15, 1024: 0.1, 2048: 0.08}  # share of rows by length
-KINDS = {"segments": 0.12, "key_values": 0.18, "listing": 0.35, "storytelling": 0.12, "reckoning": 0.23}  # shares of those, by the functions of `drills`; segments are tokens said again. Of 491 lists a model knew half of the 47 plainest and none of the rest while they came up in small talk alone
-SCENES = 0.24  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
-SITUATIONS, AMID = 0.48, 0.06  # shares of those that are situations and small talk, and small talk with a fact here and there; 0.45 and 0.17, with more trees, made a model decline 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists
-TREES = 0.4  # share of batches that are trees, for models that take them; with 0.6 small talk fell (79 to 71 of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back
+REFUSING, FAR = (0.85, 1.4), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What rows are made of."""
+
+    drills: dict[int, float]  # their share of rows by length
+    kinds: dict[str, float]  # shares of those: "segments" (tokens said again) and the kinds of `drills`
+    scenes: float  # share of the other rows that are nothing but scenes, told and asked: conversations have many other turns, and scenes are what takes longest to learn
+    situations: float  # share that are situations and small talk
+    amid: float  # share that are small talk with a fact here and there
+    trees: float  # share of batches that are trees, for models that take them
+
+
+# Of 491 lists a model knew half of the 47 plainest and none of the rest while they came up in small talk alone. With trees as 0.6 of the batches small talk fell (79 to 71
+# of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back.
+EVEN = Mix({128: 0.2, 256: 0.2, 512: 0.15, 1024: 0.1, 2048: 0.08}, {"segments": 0.12, "key_values": 0.18, "listing": 0.35, "storytelling": 0.12, "reckoning": 0.23}, 0.24, 0.48, 0.06, 0.4)
+TALK = Mix({256: 0.6, 512: 0.5, 1024: 0.5}, {"segments": 0.01, "key_values": 0.02, "listing": 0.17, "storytelling": 0.15, "reckoning": 0.06, "chatting": 0.59}, 0.22, 0.46, 0.12, 0.33)  # the same, for the last part of a training: more talk, and more of what is learnt by heart
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING[0], marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 
@@ -40,20 +54,20 @@ def weighted(messages: list[dict[str, str]]) -> tuple[str, list[float]]:
     return "".join(text), weights
 
 
-def row(tok: PreTrainedTokenizerFast, seed: str, length: int) -> tuple[list[int], list[float]]:
+def row(tok: PreTrainedTokenizerFast, seed: str, length: int, mix: Mix = EVEN) -> tuple[list[int], list[float]]:
     """Exactly length + 1 ids and their weights."""
     rng, size = Random(seed), length + 1
     wanted = round((size + 40) * tokenizer.stretch(tok))
-    if rng.random() < DRILLS.get(length, 0.05):
-        kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+    if rng.random() < mix.drills.get(length, 0.05):
+        kind = rng.choices(tuple(mix.kinds), tuple(mix.kinds.values()))[0]
         if kind == "segments":
             return drills.repeated_segment(rng, size, len(tok))
-        messages = getattr(drills, kind)(seed, wanted)
-    elif (roll := rng.random()) < SCENES:
+        messages = drills.KINDS[kind](seed, wanted)
+    elif (roll := rng.random()) < mix.scenes:
         messages = drills.told_and_asked(seed, wanted)
-    elif roll < SCENES + SITUATIONS:
+    elif roll < mix.scenes + mix.situations:
         messages = drills.talked_over(seed, wanted)
-    elif roll < SCENES + SITUATIONS + AMID:
+    elif roll < mix.scenes + mix.situations + mix.amid:
         messages = drills.told_amid_talk(seed, wanted)
     else:
         messages = dialogues.conversation(seed, wanted)
@@ -83,16 +97,16 @@ def refusing(position: int) -> float:
     return first + (last - first) * min(1, position / FAR)
 
 
-def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int, mix: Mix = EVEN) -> tuple[torch.Tensor, torch.Tensor]:
     """ids and weights, both [rows, length + 1]."""
-    made = [row(tok, f"{seed} {number} {i}", length) for i in range(rows)]
+    made = [row(tok, f"{seed} {number} {i}", length, mix) for i in range(rows)]
     return torch.tensor([ids for ids, _ in made], dtype=torch.int16), torch.tensor([w for _, w in made], dtype=torch.float32)
 
 
-def with_trees(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+def with_trees(tok: PreTrainedTokenizerFast, seed: int, number: int, rows: int, length: int, mix: Mix = EVEN) -> tuple[torch.Tensor, ...]:
     """As `batch`, or rows of trees with the places of their tokens as a third: tree, branch (0 for the trunk) and position, [rows, length + 1, 3]."""
-    if Random(f"{seed} {number}").random() >= TREES:
-        return batch(tok, seed, number, rows, length)
+    if Random(f"{seed} {number}").random() >= mix.trees:
+        return batch(tok, seed, number, rows, length, mix)
     ids, weights, places = zip(*(row_of_trees(tok, f"{seed} {number} {i}", length) for i in range(rows)))
     return torch.tensor(ids, dtype=torch.int16), torch.tensor(weights, dtype=torch.float32), torch.tensor(places, dtype=torch.int16)
 

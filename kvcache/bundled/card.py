@@ -20,6 +20,7 @@ from . import (
     reactions,
     records,
     remarks,
+    repertoire,
     scenes,
     separation,
     situations,
@@ -91,7 +92,7 @@ SETS = """*by hand, second set* ({second} rows) was written before its author sa
 {fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last fifteen trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
 take the place of those before.
-The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
+The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {conversations:,} conversations of stock replies, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
 """
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
@@ -127,7 +128,7 @@ def options(training: dict) -> str:
     seed = f" --seed {training['seed']}" if isinstance(training["seed"], int) and training["seed"] else ""
     rows = f" --rows {training['rows']}" if training.get("rows", 1) > 1 else ""
     dropout = f" --dropout {training['dropout']}" if training.get("dropout") else ""
-    flags = "".join(f" --{name}" for name in ("long", "bfloat16") if training.get(name))
+    flags = "".join(f" --{name}" for name in ("long", "talk", "bfloat16") if training.get(name))
     return begun + seed + rows + dropout + flags
 
 
@@ -160,20 +161,22 @@ def longest(config: dict) -> str:
 
 def how_it_was(training: dict) -> str:
     """In which parts the training was done, and what else is to be said of it."""
-    said = (PARTS.format(parts=_parts(training)) if "parts" in training else "", training["note"] + "\n" if "note" in training else "")
+    found = "".join(f"- {note}\n" for note in training.get("notes", ()))
+    said = (PARTS.format(parts=_parts(training)) if "parts" in training else "", training["note"] + "\n" if "note" in training else "", f"What else was tried, and found:\n\n{found}" if found else "")
     return "".join(f"\n{text}" for text in said if text)
 
 
 def about_the_sets() -> str:
     """How independent the hand-written sets are of the training data."""
-    made = {"scenes": scenes.scenes, "chats": chats.chats, "remarks": remarks.every, "reactions": reactions.every, "situations": situations.situations, "records": records.records, "passages": passages.passages}
+    made = {"scenes": scenes.scenes, "chats": chats.chats, "remarks": remarks.every, "reactions": reactions.every, "conversations": repertoire.conversations, "situations": situations.situations, "records": records.records, "passages": passages.passages}
     rows = {name: len(pairs) for name, (pairs, _) in hand_written.SETS.items()}
     near = [f"{overlap.overlapping(pairs)} of the {ordinal}" for ordinal, (pairs, _) in zip(ORDINALS, hand_written.SETS.values(), strict=True)]
     return "\n" + SETS.format(second=rows["verdict"], kinds=len(chores.written()), stories=len(stories.stories()), sums=sum(len(sums.written(what, held)) for what in sums.LISTS for held in (False, True)), **{name: len(read(False)) + len(read(True)) for name, read in made.items()}, near=f"{', '.join(near[:-1])} and {near[-1]}", **rows)
 
 
 def _parts(training: dict) -> str:
-    return "\n".join(f"- {part['minutes']:g} minutes, {part['tokens']:,} tokens: {part['what']}" for part in training["parts"])
+    rows = "\n".join(f"| {part['minutes']:g} | {part['tokens']:,} | {part['what']} |" for part in training["parts"])
+    return "| minutes | tokens | what |\n|---:|---:|---|\n" + rows
 
 
 def with_each_cache(folder: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from . import values
+from .grammar import article, expand
 from .sums import NUMBERS, large, more, numbered, total
 
 LISTS: dict[str, list[str]] = {
@@ -109,11 +110,37 @@ LAUGHS = [
     ("{that was funny|haha|hahaha|that's funny|good one|lol|that made me laugh|you are funny|nice joke|very funny|I like that one}", "{I am glad you liked it.|Good to hear that you laughed.}"),
     ("{that was not funny|I don't get it|that's not funny|a bad joke|not very funny|that was silly|terrible joke|I know that one}", "{I am sorry. I know some better ones.|I am sorry. Ask me for another one.}"),
 ]
+SUBJECTS = {  # what each is about
+    "joke": "a cat|a bull|a book|a stick|a clock|a bear|a broom|a table|bees|age|a bike|cheese".split("|"),
+    "fact": "bees honey owls cats snails whales Venus horses bananas frogs ants butterflies".split(),
+}
+TOPICS = "space school dogs chickens football food music history water trees cars penguins computers winter monkeys birds maths doctors teachers ghosts dinosaurs pirates sharks trains coffee sleep rain elephants".split()
+ABOUT = {
+    "joke": "{tell me |do you know |I want |have you got |can you tell |}a {joke|funny joke|short joke|good joke} {about|about|with} $s{| in it}{| please}",
+    "fact": "{tell me |do you know |I want |give me |can you tell me |}{a fact|something|a fun fact|something interesting} about $s{| please}",
+}
+SUBJECT = 0.4  # chance that a wish says what the joke or the fact should be about
+STRANGE = "I know none about that, but this one: "  # before a joke, a fact or a story that is about something else than what was wished
 MORE = {
     "joke": "{another joke|another one|one more|tell me another joke|tell me another one|another one please|one more joke|one more please|do you know another one|more jokes|that was good, another one|haha, another one|haha one more|next joke|a different joke please|a better one please|got another|I know that one, another please}",
     "fact": "{another fact|another one|one more|tell me another one|another one please|one more fact|one more please|tell me more|do you know another one|interesting, another one|next fact|something else|more facts please}",
     "compliment": "{another one|one more|another one please|one more please|say another|thanks, one more|more please}",
 }
+
+
+def piece(rng: Random, kind: str, at: int | None = None) -> tuple[int, str, str]:
+    """A wish for a joke, a fact or a kind word, and it: its number (`at`, if given and nothing else is wished), the wish and the reply."""
+    pieces, ways = TELLING[kind]
+    at = rng.randrange(len(pieces)) if at is None else at % len(pieces)
+    if kind not in ABOUT or rng.random() >= SUBJECT:
+        return at, expand(rng, ways), pieces[at]
+    wish = expand(rng, ABOUT[kind])
+    if rng.random() < 0.5:
+        at = rng.randrange(len(pieces))
+        return at, wish.replace("$s", SUBJECTS[kind][at]), pieces[at]
+    noun = rng.choice([noun for noun in values.NOUNS if not any(noun in subject for subject in SUBJECTS[kind])])
+    other = rng.choice(TOPICS) if rng.random() < 0.4 else f"{article(noun)} {noun}"
+    return at, wish.replace("$s", other), STRANGE + pieces[at]
 
 
 def joined(items: list[str]) -> str:
@@ -167,6 +194,18 @@ def count(rng: Random) -> tuple[str, str]:
         ask = "{count {backwards|down|back}|can you count {backwards|down}|please count {backwards|down}} from $s{| please| to one| to 1}"
     numbers = range(start, end + 1) if start < end else range(start, end - 1, -1)
     return ask.replace("$s", numbered(start, rng)).replace("$e", numbered(end, rng)), ", ".join(map(str, numbers)) + "."
+
+
+def counted(rng: Random) -> list[tuple[str, str]]:
+    """Counting, and counting back or on from there."""
+    ask, row = count(rng)
+    numbers = row.rstrip(".").split(", ")
+    if int(numbers[0]) > int(numbers[-1]) or rng.random() < 0.6:
+        then, numbers = "{now backwards|and now backwards|backwards|now back|and back|and back again|now the other way|the other way round|can you do it backwards|now count back|in reverse|now down again}", numbers[::-1]
+    else:
+        last = int(numbers[-1])
+        then, numbers = "{go on|keep going|keep counting|count on|and further|further|what comes next|continue|more|and then}", [str(n) for n in range(last + 1, last + 6)]
+    return [(expand(rng, ask), row), (expand(rng, then) + expand(rng, "{| please|!!|!}"), ", ".join(numbers) + ".")]
 
 
 LETTERS = [chr(ord("A") + i) for i in range(26)]

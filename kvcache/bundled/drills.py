@@ -3,14 +3,18 @@
 Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 """
 
+from collections.abc import Callable
 from random import Random
 
-from . import dialogues, exchanges, facts, reactions, records, situations, values
+from . import chatter, dialogues, exchanges, facts, reactions, records, remarks, repertoire, situations, values
 from .marks import recalled
 
-NEVER_TOLD = 0.1, 0.26  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
+NEVER_TOLD = 0.12, 0.32  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
 CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
 REACTED = 0.4  # share of stories in a row of nothing else to which something is said, in place of being asked about
+PIECES = 0.3  # share of the others in whose place there is a joke or a fact, about something or not
+WHOLE = 0.7  # share of small talk in a row of nothing else that is whole conversations of stock replies
+UNLISTED = 0.7  # chance that a list is asked for that there isn't, before one that there is
 LATER = 0.1  # chance that the next thing is a question about records told before
 TOLD, ASKED, UNTOLD = 0.16, 0.26, 0.2  # amid small talk: chances of something told, of a question about it, of one about what nobody told
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
@@ -54,10 +58,12 @@ def reckoning(seed: int | str, length: int) -> list[dict[str, str]]:
 
 
 def listing(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Lists of things, asked for one after the other, as a conversation with marks."""
+    """Lists of things, asked for one after the other, now and then of things of which there is no list, as a conversation with marks."""
     rng = Random(f"lists {seed} {length}")
     talk = dialogues.Conversation(rng, length)
     while talk.position < length:
+        if rng.random() < UNLISTED:
+            talk.turn(*remarks.exchange(rng, "unlisted")[0])
         exchanges.item_list(talk)
         while talk.chain:
             talk.chain.pop(0)()
@@ -65,18 +71,32 @@ def listing(seed: int | str, length: int) -> list[dict[str, str]]:
 
 
 def storytelling(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Stories and questions about them, with what people say to them, as a conversation with marks."""
+    """Stories and questions about them, with what people say to them, jokes and facts among them, as a conversation with marks."""
     rng = Random(f"stories {seed} {length}")
     talk = dialogues.Conversation(rng, length)
     while talk.position < length:
         if rng.random() < REACTED:
             for turn in reactions.turns(rng, f"story_{rng.choice(('liked', 'disliked', 'next', 'another', 'another'))}"):
                 talk.turn(*turn)
+        elif rng.random() < PIECES:
+            exchanges.told_piece(talk)
+            while talk.chain:
+                talk.chain.pop(0)()
         else:
             talk.turn(*talk.story())
             for _, question, answer in talk.story_due:
                 talk.turn(facts.finish(rng, question, "?"), answer)
             talk.story_due.clear()
+    return talk.messages
+
+
+def chatting(seed: int | str, length: int) -> list[dict[str, str]]:
+    """Nothing but small talk, most of it whole conversations of stock replies, as a conversation with marks."""
+    rng = Random(f"chats {seed} {length}")
+    talk = dialogues.Conversation(rng, length)
+    while talk.position < length:
+        for turn in repertoire.talk(rng) if rng.random() < WHOLE else chatter.talk(rng):
+            talk.turn(*turn)
     return talk.messages
 
 
@@ -115,7 +135,7 @@ def told_amid_talk(seed: int | str, length: int) -> list[dict[str, str]]:
         elif TOLD + ASKED < roll < TOLD + ASKED + UNTOLD:
             talk.never_told_turn()
         else:
-            for turn in reactions.talk(rng):
+            for turn in chatter.talk(rng):
                 talk.turn(*turn)
     return talk.messages
 
@@ -129,7 +149,7 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
         if tables and rng.random() < LATER:
             turns = rng.choice(tables).asked()
         elif roll < CHATS:
-            turns = reactions.talk(rng, told=True)
+            turns = chatter.talk(rng, told=True)
         elif roll < CHATS + RECORDS:
             turns, told = records.conversation(rng, without=[table.kind for table in tables])
             tables += told
@@ -141,3 +161,6 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
         for turn in turns:
             talk.turn(*turn)
     return talk.messages
+
+
+KINDS: dict[str, Callable[[int | str, int], list[dict[str, str]]]] = {"key_values": key_values, "listing": listing, "storytelling": storytelling, "reckoning": reckoning, "chatting": chatting}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from . import checks, chores, corrections, glue, mentions, phrases, reactions, sentences, sums, values
+from . import chatter, checks, chores, corrections, glue, mentions, phrases, sentences, sums, values
 from .facts import Fact, ask, finish, informal, mark, named, new_fact, sloppy, tell
 from .grammar import article, expand
 from .marks import REFUSING, decisive, recalled, strip, unguessable
@@ -46,7 +46,7 @@ def chat(talk: Conversation) -> None:
     if roll < 0.3:
         turns = [(informal(talk.rng, finish(talk.rng, user, mark(user)))[0], reply) for user, reply in glue.exchange(talk.rng)]
     else:
-        turns = reactions.talk(talk.rng, talk.held)
+        turns = chatter.talk(talk.rng, talk.held)
     if len(turns) > 1 and talk.rng.random() < 0.15:  # somebody breaks off
         turns = [*turns[:-1], glue.pair(talk.rng)]
     talk.chain += [lambda turn=turn: talk.turn(*turn) for turn in turns]
@@ -395,9 +395,12 @@ def do_chore(talk: Conversation) -> None:
     """Count, add, say the days; or a list, a joke or a fact with more of it; at times what was said is asked again."""
     rng = talk.rng
     roll = rng.random()
-    if roll < 0.3:
+    if roll < 0.24:
         user, reply = chore(talk)
         talk.turn(informal(rng, user)[0], reply)
+    elif roll < 0.3:
+        for text, reply in chores.counted(rng):
+            talk.turn(informal(rng, finish(rng, text, mark(text)))[0], reply)
     elif roll < 0.6:
         running_sum(talk)
     elif roll < 0.8:
@@ -459,12 +462,12 @@ def told_piece(talk: Conversation) -> None:
     """A joke, a fact or a kind word, and another one."""
     rng = talk.rng
     kind = rng.choice(("joke", "joke", "fact", "fact", "compliment"))
-    pieces, ways = chores.TELLING[kind]
-    at = talk.listed.get(kind, rng.randrange(len(pieces)))
+    pieces, _ = chores.TELLING[kind]
+    at, wish, told = chores.piece(rng, kind, talk.listed.get(kind))
     for turn in range(rng.choice((1, 2, 2, 3))):
-        def say(at=at + turn, text=expand(rng, ways if turn == 0 else chores.MORE[kind])):
+        def say(at=at + turn, text=expand(rng, chores.MORE[kind]) if turn else wish, told=told if turn == 0 else pieces[(at + turn) % len(pieces)]):
             talk.listed[kind] = at + 1
-            talk.turn(informal(rng, finish(rng, text, mark(text)))[0], pieces[at % len(pieces)])
+            talk.turn(informal(rng, finish(rng, text, mark(text)))[0], told)
         talk.chain.append(say)
     if kind == "joke" and rng.random() < 0.3:
         talk.chain.append(lambda: talk.turn(informal(rng, finish(rng, expand(rng, (laugh := rng.choice(chores.LAUGHS))[0])))[0], expand(rng, laugh[1])))

@@ -14,7 +14,6 @@ from .grammar import expand
 from .marks import REFUSING, decisive, strip
 
 FOLDER = Path(__file__).parent / "reaction_lists"
-SHARE = 0.25  # of small talk that is a reaction and what goes before it
 ONCE_MORE = 0.3  # chance that a reaction to a joke, a story or a fact is followed by a wish for another one
 AT_ONCE = "="  # a reply that follows from what was said before: the next joke, the sum once more
 ABOUT_FACTS = ("noted", "answered", "untold")
@@ -66,8 +65,18 @@ REPLIES = {
     "list_two": AT_ONCE,
     "list_liked": "{I am glad they help.|You are welcome.}",
     "list_own": _TOLD,
+    "list_best": "I like them all. Which one do you like?",
+    "list_wrong": "{I am sorry, I made a mistake.|I am sorry. I am only a small model.}",
+    "joke_mine": "{Please tell me.|I would like to hear it.}",
+    "offer_declined": _NEXT,
+    "more_told": "{I see. Thank you for telling me.|That sounds nice.}",
+    "comfort_detailed": "I see. Thank you for telling me.",
+    "comfort_worsened": "{That must be hard.|I am so sorry.}",
+    "praise_detailed": "{I am happy for you.|That sounds good.}",
+    "self_why": "I am a program. I only work with words.",
+    "any_confused": "I am sorry, that was not clear. I am only a small model.",
 }
-WEIGHTS = {kind: 2 for kind in ("joke_another", "story_another", "refused_accepted", "hope_answered", "taste_told", "joke_liked")}  # others 1
+WEIGHTS = {kind: 2 for kind in ("joke_another", "story_another", "refused_accepted", "hope_answered", "taste_told", "joke_liked", "more_told")}  # others 1
 Turns = list[tuple[str, str]]
 
 
@@ -80,11 +89,6 @@ def lines(kind: str, held: bool) -> tuple[str, ...]:
 def every(held: bool) -> list[str]:
     """The reactions of all kinds, those of training or those held out from it."""
     return [line for kind in REPLIES for line in lines(kind, held)]
-
-
-def talk(rng: Random, held: bool = False, told: bool = False) -> Turns:
-    """The turns of some small talk: a reaction and what goes before it, or what `remarks.talk` has. With `told`, facts are told and asked for too."""
-    return turns(rng, any_kind(rng, told), held) if rng.random() < SHARE else remarks.talk(rng, held)
 
 
 def any_kind(rng: Random, told: bool = False) -> str:
@@ -100,6 +104,8 @@ def turns(rng: Random, kind: str, held: bool = False, alone: bool = False) -> Tu
     made.append((typed(rng, rng.choice(lines(kind, held))), next(following) if REPLIES[kind] == AT_ONCE else expand(rng, REPLIES[kind])))
     if f"{before}_another" in REPLIES and means != "another" and not alone and rng.random() < ONCE_MORE:
         made.append((typed(rng, rng.choice(lines(f"{before}_another", held))), next(following)))
+    if kind == "joke_mine" and not alone:
+        made += remarks.exchange(rng, "jest", held)
     return made
 
 
@@ -113,11 +119,11 @@ def typed(rng: Random, text: str) -> str:
 
 def piece(kind: str) -> Callable:
     """A joke or a fact; then the next ones."""
-    pieces, ways = chores.TELLING[kind]
+    pieces, _ = chores.TELLING[kind]
 
     def made(rng: Random, means: str):
-        at = rng.randrange(len(pieces))
-        return [(typed(rng, expand(rng, ways)), pieces[at])], (pieces[(at + step) % len(pieces)] for step in range(1, len(pieces)))
+        at, wish, told = chores.piece(rng, kind)
+        return [(typed(rng, wish), told)], (pieces[(at + step) % len(pieces)] for step in range(1, len(pieces)))
 
     return made
 
@@ -189,7 +195,7 @@ def _telling(rng: Random) -> tuple[str, str, facts.Fact]:
 
 BEFORE: dict[str, Callable] = {
     "joke": piece("joke"), "fact": piece("fact"), "story": story, "sum": total, "list": items, "noted": noted, "answered": answered, "untold": untold,
-    "refused": remark("outside"), "unknown": remark("unknown"), "self": remark("self"), "taste": remark("taste"), "advice": remark("advice"),
+    "offer": remark("bored", ends="joke"), "any": remark(*remarks.KINDS), "refused": remark("outside"), "unknown": remark("unknown"), "self": remark("self", "taste", "feels"), "taste": remark("taste"), "advice": remark("advice"),
     "comfort": remark("annoyed", "hurt", ends="sorry"), "praise": remark("proud", ends="!"), "hope": remark("plan", "worried", ends="hope"),
     "more": remark("good", "said", "fun", "memory", "opinion", "proud", ends="ell me more"), "why": remark("opinion", ends="?"), "greeted": remark("greet"),
 }  # fmt: skip

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import chats, chores, lists, stories
-from .facts import finish, informal
+from . import chats, chores, lists, stories, sums
+from .facts import finish, informal, mark
 from .grammar import expand
-from .marks import unguessable
+from .marks import strip, unguessable
 
 FOLDER = Path(__file__).parent / "remark_lists"
 SHARE = 0.7  # of small talk that is remarks; the rest are chats
@@ -79,6 +79,34 @@ KINDS = {
     "fine": Kind("{All right. What else would you like to talk about?|That is fine. What would you like to talk about?|All right.}", "", "{|hm, |well, |oh, }", "{|...| lol|, I guess}"),
     "bored": Kind("{I can tell you a joke or a short story. What would you like?|We could talk, or I could tell you a joke.}", "", "{pff, |ugh, |hey, |so, |well, }", "{|...|!| lol|, please}"),
     "sure": Kind("{Of course. Go ahead.|I am listening.|Yes, please tell me.}", "", "{hey, |so, |oh, |ok, |well, |hm, }", "{|!|?|...}"),
+    "allowed": Kind("{Yes, that is quite all right.|Of course, that is fine.}"),
+    "doubts": Kind("{No, I do not think so.|I do not think so. Be kind to yourself.}"),
+    "agrees": Kind("{I think so too.|Yes, I think so.}"),
+    "errs": Kind("{I can be wrong, I am only a small model.|I make mistakes, I am only a small model.}"),
+    "feels": Kind("{No, I am only a small program.|No, I am just a small program that likes to chat.}"),
+    "keeps": Kind("I remember only as long as this chat lasts."),
+    "works": Kind("I read your message and guess the next words, one by one."),
+    "role": Kind("{That is only my role. I am a small program.|I only have the name for it. I am a small program.}"),
+    "befriends": Kind("{That is kind of you. I like talking with you too.|Thank you. I like our talks.}"),
+    "tests": Kind("{Let us see. Try me.|Try me!}"),
+    "guess": Kind("{I can not guess it. Please tell me.|I do not know. Tell me!}"),
+    "compares": Kind("{I can not choose. I think both are fine.|I like both.}"),
+    "asks": Kind("{What did you do today?|How was your day?}"),
+    "quiz": Kind(sums.QUIZ[0][0]),
+    "cheer": Kind(f"{{{'|'.join(map(unguessable, chores.JOKES))}}}"),
+    "spare": Kind("{All right.|All right. What would you like to talk about?}"),
+    "pep": Kind("{You can do it!|I am sure you can do it.}"),
+    "luck": Kind("{Good luck!|I wish you good luck.}"),
+    "hopes": Kind("{I hope so.|I can not know, but I hope so.}"),
+    "fears": Kind("{I hope not.|I can not know, but I hope not.}"),
+    "nonsense": Kind("I did not understand that. Could you say it in other words?"),
+    "waits": Kind("{Take your time.|Of course, I can wait.}"),
+    "back": Kind("{Welcome back!|Hello again! What would you like to talk about?}"),
+    "hush": Kind("{I will keep it to myself.|I will tell nobody.}"),
+    "jest": Kind("{That is funny!|Ha, that is a good one.}"),
+    "topic": Kind("{Of course. What would you like to talk about?|Gladly. What would you like to talk about?}"),
+    "sorry": Kind("{No problem.|That is all right.}"),
+    "unlisted": Kind("I know no list of that, but I can name animals, fruits or colours."),
 }  # fmt: skip
 FRAMES = {  # ways of saying what is no sentence yet
     "taste": "{do you like $x|do you like $x too|do you love $x or hate it|do you enjoy $x|do you hate $x|are you a fan of $x|are you into $x|what do you think of $x|what do you think about $x|what's your opinion on $x|how do you feel about $x|how do you like $x|$x, yes or no|do you prefer $x or $y|$x or $y|which do you like better, $x or $y|what is better, $x or $y|I love $x, and you|I love $x. do you like it too|I hate $x. what about you|I like $x more than $y. you}",
@@ -86,6 +114,7 @@ FRAMES = {  # ways of saying what is no sentence yet
     "unknown": "{$x|$x|$x|hey, $x|so $x|quick question, $x|I wonder, $x|one question: $x|and $x}",
     "self": "{$x|$x|$x|so $x|hey, $x|honestly, $x|I wonder, $x|and $x|tell me, $x}",
     "advice": "{$x|$x|$x|so $x|hm, $x|honestly, $x|hey, $x|and $x}",
+    "unlisted": chores.ASK_LIST.replace("$n", "{two|three|three|four|five|2|3|4|5|some|a few|any} $x"),
 }
 GLAD, SAD = ("proud", "good"), ("annoyed", "hurt", "ill", "tired")
 TOPICS = "{$x|$x|$x maybe|$x please|let's talk about $x|about $x|how about $x|hm, $x|maybe $x|I'd like to talk about $x|I don't know, $x maybe|something about $x}", "{Gladly. Tell me about it.|Sure. Tell me more about it.}"
@@ -93,6 +122,7 @@ WISHES = {"joke": "{a joke|a joke please|the joke|joke|tell me a joke|ok, a joke
 SPOKEN_OF = (*GLAD, *SAD, "worried", "plan", "said", "fun", "odd", "opinion", "wish", "memory")  # what happened and what will
 TURNS = {GLAD: ("but ", "at least ", "but the good news: ", ""), SAD: ("but ", "but then ", "and then ", "")}  # to what is good, to what is not
 QUESTIONS = ("taste", "unknown", "self", "advice", "outside")
+MIXED = ("allowed", "doubts", "agrees", "errs", "feels", "keeps", "works", "role", "befriends", "tests", "guess", "compares", "asks", "quiz", "cheer", "hopes", "fears", "unlisted")  # kinds of which some are questions, and look it
 STOCK_TOO = {kind: ("bad", "hope") for kind in (*SAD, "worried")} | {"fun": ("good", "laugh"), "plan": ("good",), "said": ("good", "note"), "memory": ("good",), "wish": ("hope",), "opinion": ("said",), "odd": ("said",)}  # families of `chats.STOCK` that fit a kind too
 WEIGHTS = {"proud": 3, "good": 4, "annoyed": 3, "hurt": 2, "said": 9, "plan": 2.5, "fine": 3, "unknown": 2.5, "self": 2.5, "outside": 2, "taste": 2, "advice": 2.5, "worried": 1.5, "ill": 1.5, "sure": 1.5, "odd": 1.5, "opinion": 1.5, "wish": 1.5, "memory": 1.5, "bye": 1.5, "complaint": 1.5}  # of how often; others 1; "I see" is never far off, so that it should be the likeliest where a model knows no better
 
@@ -148,6 +178,10 @@ def exchange(rng: Random, kind: str, held: bool = False, before: str = "") -> li
         made.append((typed(rng, expand(rng, topic).replace("$x", rng.choice(lines("taste", held))), kind), expand(rng, reply)))
     elif "joke" in reply and rng.random() < OFFERED:
         made.append(offered(rng, "story" if "story" in reply and rng.random() < 0.4 else "joke"))
+    elif kind == "quiz":
+        made += [(typed(rng, said, kind), result) for said, result in sums.quizzed(rng)]
+    elif kind == "asks":
+        made += exchange(rng, rng.choice(("good", "said", "said", "tired")), held)
     return made
 
 
@@ -205,6 +239,8 @@ def swapped(what: str, my: str, me: str, self: str) -> str:
 
 def typed(rng: Random, text: str, kind: str) -> str:
     """As people type it."""
+    if kind in MIXED:
+        return informal(rng, finish(rng, text, mark(text)))[0]
     asks = kind in QUESTIONS and not text.startswith(("tell", "please", "explain", "give", "name", "recommend", "I "))
     return informal(rng, finish(rng, text, "?" if asks else "."))[0]
 
@@ -212,7 +248,7 @@ def typed(rng: Random, text: str, kind: str) -> str:
 def fitting(kind: str) -> set[str]:
     """The replies that fit a remark of a kind, whoever did it; of the good moods and of the bad ones, those of any."""
     alike = next((mood for mood in (GLAD, (*SAD, "worried")) if kind in mood), (kind,))
-    said = {reply for name in alike for rules in (KINDS[name].replies, KINDS[name].theirs) for reply in rules.strip("{}").split("|") if reply}
+    said = {strip(reply) for name in alike for rules in (KINDS[name].replies, KINDS[name].theirs) for reply in rules.strip("{}").split("|") if reply}
     for *_, him, _, he in WHOM:
         feels = f"{he} {'feel' if he == 'they' else 'feels'}"
         said |= {reply.replace("WHOM", him).replace("HE must", f"{he.capitalize()} must").replace("HE", feels) for reply in said}

@@ -12,17 +12,21 @@ from pathlib import Path
 from random import Random
 
 from . import lists, values
+from .chores import STRANGE
 from .facts import finish
 from .grammar import article, expand
 from .marks import recalled, strip
 
 FOLDER = Path(__file__).parent / "story_lists"
-NO_HERO, UNKNOWN, NAMED, DESCRIBED = 0.3, 0.08, 0.12, 0.2  # chances that a wish says not whom it should be about, is about something of which there is no story, gives a name to a hero of whom there is one, says more of the hero
+NO_HERO, UNKNOWN, NAMED, DESCRIBED, DOING = 0.25, 0.25, 0.12, 0.2, 0.25  # chances that a wish says not whom it should be about, is about something of which there is no story, gives a name to a hero of whom there is one, says more of the hero before or after it
 SHORTER = 0.35  # chance that it is asked for in one sentence
 PLAIN = "{tell me a {short |little |}story|can you tell {me |}a story|do you know {a|any} {story|stories}|a {short |}story{| please}|I {want|would like} to hear a story|make up a story|tell a story|got a story for me|a {bedtime |}story for my {son|daughter|little one}}{| please}"
 ABOUT = "{tell me|can you tell me|I want|write|I'd like|make up|tell|give me|do you know|} a {short |little |bedtime |}story {about|of|with} $h{| please}"
 OTHER_NAME = "I only know one with another name: "  # told with a name of its own, a story learnt by heart ended in word salad
 LIKE = "little brave clever kind funny big sad happy small lazy old young shy hungry".split()
+DOES = """who is scared of the dark|who can not sleep|who loves cake|who wants to fly|who gets lost|who finds a friend|who is always late|who lives in the forest|who goes to school|who is very hungry
+that can talk|that is afraid of water|that wants to be big|that lives on the moon|that learns to swim|that eats too much|that lost its way|that nobody likes|that likes to sing|that saves the day
+and a mouse|and his best friend|and her mother|and a boy called Ben|in the snow|in the big city|on a boat|in the woods|at the beach|with a happy end|with a funny end|for my son|for a child of five|to help me sleep""".replace("\n", "|").split("|")
 UNCOUNTED = "thunder velvet copper ocean quartz jungle desert ivory jasmine nectar cobalt breeze silver winter summer coffee cheese butter purple yogurt ember onyx glacier harbour".split()
 IN_SHORT = "{shorter please|make it shorter|a shorter story please|can you make that shorter|tell it in one sentence|the short version please|in short|shorter|that was too long, shorter please|tell it again but shorter|can you say that in one sentence}"
 
@@ -75,15 +79,19 @@ def wished(rng: Random, held: bool = False, taken: set[str] = frozenset(), first
     if first is not None and roll < NO_HERO:
         return _told(rng, expand(rng, PLAIN), first, taken)
     if first is not None and roll < NO_HERO + UNKNOWN:
-        hero = strange(rng)
-        return _told(rng, expand(rng, ABOUT).replace("$h", f"{article(hero)} {hero}"), first, taken, f"I know none about {article(hero)} {recalled(hero)}, but this one: ")
+        return _told(rng, wish(rng, strange(rng)), first, taken, STRANGE)
     number = rng.randrange(len(stories()))
     hero = stories()[number].hero
     number = next(at for at, story in enumerate(stories()) if story.hero == hero)
     name = values.make(rng, "pet_name", held) if rng.random() < NAMED else ""
+    return _told(rng, wish(rng, hero, name), number, taken, OTHER_NAME if name else "")
+
+
+def wish(rng: Random, hero: str, name: str = "") -> str:
+    """A wish for a story about a hero (with a name), of whom it may say more."""
     described = f"{rng.choice(LIKE)} {hero}" if rng.random() < DESCRIBED else hero
-    wish = expand(rng, ABOUT).replace("$h", f"{article(described)} {described}" + (f" {rng.choice(('called', 'named'))} {name}" if name else ""))
-    return _told(rng, wish, number, taken, OTHER_NAME if name else "")
+    about = f"{article(described)} {described}" + (f" {rng.choice(('called', 'named'))} {name}" if name else "")
+    return expand(rng, ABOUT).replace("$h", about + (f" {rng.choice(DOES)}" if rng.random() < DOING else ""))
 
 
 def after(number: int, taken: set[str] = frozenset()) -> int:

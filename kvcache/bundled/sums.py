@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from . import lists
+from .grammar import expand
 from .marks import reckoned, strip
 
 FOLDER = Path(__file__).parent / "sum_lists"  # ways of asking that language models wrote: $a and $b, or $n that is added to a result or taken from it
@@ -25,6 +26,11 @@ SIGNS = {
 }
 ASK = "{what is|what's|how much is|calculate|can you work out|tell me|}"
 LARGE = "I can only do small sums."
+
+QUIZ = tuple((f"What is {a} plus {b}?", a, b) for a, b in ((4, 3), (6, 2), (5, 5), (7, 4), (9, 3), (8, 8), (6, 7), (10, 6), (3, 9), (12, 5)))  # sums that the assistant asks for, in this order
+RESULTS = "{$n|$n|it's $n|is it $n|I think $n|$n?|that is $n|$n!|easy, $n|$n, right}"
+GIVEN_UP = "{I don't know|no idea|just tell me the answer|tell me|too hard, what is it|I give up|pass|what is it}"
+NEXT_ONE = "{another one|next one|one more|another one please|next|one more please|ask me another one|again}"
 
 # What is told of x and y things w, what is asked, what is said after the sum; z is the result.
 STORIES: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -201,3 +207,20 @@ def some(rng: Random) -> list[tuple[str, str]]:
 
 def _one(make: Callable[[Random], tuple[str, str]]) -> Callable[[Random], list[tuple[str, str]]]:
     return lambda rng: [make(rng)]
+
+
+def quizzed(rng: Random) -> list[tuple[str, str]]:
+    """The user's answers to the assistant's sums, beginning with the first: right, wrong or given up, and now and then the wish for the next."""
+    turns = []
+    for number in range(rng.choice((1, 1, 2, 3))):
+        if number:
+            turns.append((expand(rng, NEXT_ONE), QUIZ[number][0]))
+        _, a, b = QUIZ[number]
+        roll, result = rng.random(), worked(a, "plus", b)
+        if roll < 0.15:
+            turns.append((expand(rng, GIVEN_UP), result))
+        else:
+            right = roll < 0.7
+            n = a + b if right else a + b + rng.choice((-2, -1, 1, 2, 3))
+            turns.append((expand(rng, RESULTS).replace("$n", numbered(n, rng)), f"{'Yes' if right else 'No'}, {result}"))
+    return turns

@@ -1,11 +1,10 @@
-"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set fifth]`.
+"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set sixth]`.
 
-Six sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
-that had seen nothing of the project. What was answered wrong in the first four showed which kinds of turns the data maker lacked, so they are no
-verdict any more. The fifth was written in the same hour as the reactions, the stories and the last training's other new data, by another that saw
-none of it, and gave the verdict on that training; nobody has read the sixth, which is for the one after it.
+Seven sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
+that had seen nothing of the project. What was answered wrong in the first five showed which kinds of turns the data maker lacked, so they are no
+verdict any more. The sixth gave the verdict on the last training: nobody who made its data had read it; nobody has read the seventh, which is for the next one.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
-`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions.
+`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies.
 """
 
 import argparse
@@ -14,7 +13,7 @@ from random import Random
 
 import torch
 
-from . import chats, environment, evaluate, marks, path, reactions, remarks
+from . import chats, environment, evaluate, marks, path, reactions, remarks, repertoire
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -56,24 +55,43 @@ def loss(model, tokenizer, held: tuple[chats.Chat, ...]) -> float:
     return total / count
 
 
-def in_kind(model, tokenizer) -> dict[str, float]:
-    """For each kind of remarks, the share of those held out from training that get a reply which `remarks` has for its kind."""
-    shares = {}
+Found = dict[str, list[bool]]  # for each kind, whether each of those asked got a reply of its kind
+
+
+def in_kind(model, tokenizer) -> Found:
+    """For each kind of remarks, which of those held out from training get a reply that `remarks` has for its kind."""
+    found = {}
     for kind in remarks.KINDS:
         said = [remarks.worded(Random(line), kind, line, held=True)[0] for line in remarks.lines(kind, True)]
         replies = evaluate.replies(model, tokenizer, [[{"role": "user", "content": text}] for text in said], max_new_tokens=24)
-        shares[kind] = sum(reply.strip() in remarks.fitting(kind) for reply in replies) / len(replies)
-    return shares
+        found[kind] = [reply.strip() in remarks.fitting(kind) for reply in replies]
+    return found
 
 
-def reacted(model, tokenizer) -> dict[str, float]:
-    """For each kind of reactions, the share of those held out from training that get a reply which `reactions` has for its kind."""
-    shares = {}
+def reacted(model, tokenizer) -> Found:
+    """For each kind of reactions, which of those held out from training get a reply that `reactions` has for its kind."""
+    found = {}
     for kind in reactions.REPLIES:
         asked = [reactions.turns(Random(f"{kind} {seed}"), kind, held=True, alone=True) for seed in range(len(reactions.lines(kind, True)))]
         replies = evaluate.replies(model, tokenizer, [before(turns) for turns in asked], max_new_tokens=72)
-        shares[kind] = sum(reply.strip() in reactions.fitting(kind, turns) for reply, turns in zip(replies, asked)) / len(asked)
-    return shares
+        found[kind] = [reply.strip() in reactions.fitting(kind, turns) for reply, turns in zip(replies, asked)]
+    return found
+
+
+def in_conversation(model, tokenizer) -> Found:
+    """For each kind of replies, which of the turns of the conversations of stock replies held out from training get one of them, given those before."""
+    found: Found = {}
+    for number, conversation in enumerate(repertoire.conversations(True)):
+        turns = repertoire.said(Random(number), conversation)
+        replies = evaluate.replies(model, tokenizer, [before(turns[: at + 1]) for at in range(len(turns))], max_new_tokens=72)
+        for (_, kind), reply in zip(conversation, replies):
+            found.setdefault(kind, []).append(reply.strip() in repertoire.fitting(kind))
+    return found
+
+
+def share(found: list[bool]) -> float:
+    """How many of them are right, 0 to 1."""
+    return sum(found) / len(found)
 
 
 def before(turns: list[tuple[str, str]]) -> list[dict[str, str]]:
@@ -90,16 +108,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--loss", action="store_true", help="only the loss on the replies of held-out chats")
     parser.add_argument("--remarks", action="store_true", help="only how many of the held-out remarks get a reply of their kind")
     parser.add_argument("--reactions", action="store_true", help="only how many of the held-out reactions get a reply of their kind")
+    parser.add_argument("--conversations", action="store_true", help="only how many of the turns of held-out conversations of stock replies get a reply of their kind")
     options, number = parser.parse_args(arguments), 0
     if options.loss:
         print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
         return
-    for asked, measure, read in ((options.remarks, in_kind, remarks.lines), (options.reactions, reacted, reactions.lines)):
+    for asked, measure in ((options.remarks, in_kind), (options.reactions, reacted), (options.conversations, in_conversation)):
         if asked:
-            shares = measure(*evaluate.load(options.model))
-            counts = {kind: len(read(kind, True)) for kind in shares}
-            print("\n".join(f"{kind:>17} {share:.0%} of {counts[kind]}" for kind, share in shares.items()))
-            print(f"{sum(shares[kind] * count for kind, count in counts.items()) / sum(counts.values()):.1%} of all {sum(counts.values())}")
+            found = measure(*evaluate.load(options.model))
+            print("\n".join(f"{kind:>17} {share(rights):.0%} of {len(rights)}" for kind, rights in found.items()))
+            every = [right for kind in found.values() for right in kind]
+            print(f"{share(every):.1%} of all {len(every)}")
             return
     for messages in answered(*evaluate.load(options.model), options.set):
         for message in messages:

@@ -11,6 +11,7 @@ import copy
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from . import DEFAULT, NAMES, environment
@@ -28,6 +29,7 @@ class Stage:
 CURRICULUM = (Stage(0.04, 128, 32), Stage(0.08, 256, 16), Stage(0.26, 512, 12), Stage(0.34, 1024, 6), Stage(0.28, 2048, 4))
 FURTHER = (Stage(0.06, 256, 24), Stage(0.28, 512, 12), Stage(0.38, 1024, 6), Stage(0.28, 2048, 4))  # for weights that know their language already
 LONGER = (Stage(0.55, 1024, 6), Stage(0.45, 2048, 4))  # the same, for what was said long ago
+TALKING = (Stage(0.3, 1024, 6), Stage(0.25, 256, 24), Stage(0.45, 1024, 6))  # for talk, lists and stories
 READING = (Stage(0.25, 128, 24), Stage(0.45, 256, 12), Stage(0.30, 512, 6))  # of conversations about texts of up to 1,024 tokens
 SMOKE = (Stage(0.6, 64, 4), Stage(0.4, 128, 2))
 SMOKE_TOKENS = 4_000
@@ -47,14 +49,17 @@ def stage_at(share: float, curriculum=CURRICULUM) -> Stage:
 
 
 def curriculum(options: argparse.Namespace, reads: bool) -> tuple[Stage, ...]:
-    """The stages for what was asked for. Raises ValueError for long rows of a model that reads texts."""
-    if reads and options.long:
-        raise ValueError("--long is for models of conversations alone: one that reads texts has rows of its own")
+    """The stages for what was asked for. Raises ValueError for long rows, or more talk, of a model that reads texts, and for both at once."""
+    for name in ("long", "talk"):
+        if reads and getattr(options, name):
+            raise ValueError(f"--{name} is for models of conversations alone: one that reads texts has rows of its own")
+    if options.long and options.talk:
+        raise ValueError("--long and --talk have rows of their own each: choose one")
     if options.smoke:
         return SMOKE
     if reads:
         return READING
-    return LONGER if options.long else FURTHER if options.start else CURRICULUM
+    return LONGER if options.long else TALKING if options.talk else FURTHER if options.start else CURRICULUM
 
 
 def rate_at(share: float) -> float:
@@ -80,6 +85,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=float, default=60e6, help="training in all, interruptions included")
     parser.add_argument("--minutes", type=float, help="train for so long, interruptions left out, in place of a number of tokens")
     parser.add_argument("--long", action="store_true", help="rows of 1,024 and 2,048 tokens alone")
+    parser.add_argument("--talk", action="store_true", help="more lists, stories and small talk: for the last part of a training")
     parser.add_argument("--dropout", type=float, default=0.0, help="share of what each block of a layer writes that is left out at random")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--work", type=Path, help="checkpoints and the exported model go here (default: build/MODEL)")
@@ -175,6 +181,8 @@ class Run:
             self.worker.set_attn_implementation(attend.NAME)
         stage = self.stage()
         make = texts.batch if self.member.reads else batches.with_trees if self.member.trees else batches.batch
+        if options.talk:
+            make = partial(make, mix=batches.TALK)
         made_here = (make, str(self.folder), options.seed, self.step)
         self.data = batches.Inline(*made_here) if options.smoke else batches.Background(*made_here, stage.rows, stage.length, options.makers)
 
@@ -341,7 +349,7 @@ class Run:
 
         family.export(self.model, self.tok, self.folder)
         note = {"model": self.options.model, "start": self.options.start and self.options.start.name, "steps": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 1), "loss": self.loss and round(float(self.loss), 4), "seed": self.options.seed,
-                "rate": self.options.rate, "bfloat16": self.options.bfloat16, "rows": self.options.rows, "long": self.options.long, "dropout": self.options.dropout}
+                "rate": self.options.rate, "bfloat16": self.options.bfloat16, "rows": self.options.rows, "long": self.options.long, "talk": self.options.talk, "dropout": self.options.dropout}
         (self.folder / "training.json").write_text(json.dumps(note, indent=1) + "\n")
 
 

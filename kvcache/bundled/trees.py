@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from . import dialogues, drills, exchanges, passages, reactions, records
+from . import chatter, dialogues, drills, exchanges, passages, records
 from .scenes import OWNERS
 
 Messages = list[dict[str, str]]
@@ -19,7 +19,7 @@ PASSAGE, RECORDS, SCENE = 0.42, 0.16, 0.22  # chances that what is told next is 
 FILLER, EXCHANGE = 0.4, 0.3  # chances of what is said in between; else it is a chat
 TELLING = 0.1, 0.9  # the smallest and largest share of turns that tell something
 AGAIN = 2  # times a fact is asked for, in other words
-NEVER_TOLD = 0.1, 0.24  # share of questions about something never told: beside one or two facts, and beside MANY
+NEVER_TOLD = 0.11, 0.27  # share of questions about something never told: beside one or two facts, and beside MANY
 MANY = 8
 TWO = 0.12  # chance that a question is followed by another one
 
@@ -113,7 +113,7 @@ def between(talk: dialogues.Conversation) -> None:
         return talk.filler_turn()
     if roll < FILLER + EXCHANGE:
         return exchanges.chat(talk)
-    for turn in reactions.talk(talk.rng):
+    for turn in chatter.talk(talk.rng):
         talk.turn(*turn)
 
 
