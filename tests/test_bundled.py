@@ -363,14 +363,16 @@ def test_small_talk_is_of_every_sort(monkeypatch):
     assert all(abs(sorts[sort] / 4000 - share) < 0.03 for sort, share in shares.items())
 
 
-def test_two_things_in_one_message_get_both_replies():
+def test_two_things_in_one_message_get_both_replies(monkeypatch):
     made = {doubles.turn(Random(seed)) for seed in range(400)}
     assert len(made) > 390
     for message, reply in made:
         assert message and "$" not in message + reply and len(re.findall(r"[.!?](?= |$)", marks.strip(reply))) > 1, (message, reply)
+    monkeypatch.setattr(doubles, "LISTS", 0)
+    monkeypatch.setattr(doubles, "WISHES", (lambda _: ("do one", "One."), lambda _: ("do two", "Two.")))
     for seed in range(40):
         asked, reply = doubles.wishes(Random(seed), False)
-        assert not reply.startswith("Hello") and asked
+        assert [word.capitalize() + "." for word in re.findall("one|two", asked)] == reply.split(" ")
     assert {doubles.opened(Random(seed), False)[1].split("!")[0].split(".")[0] for seed in range(40)} == {"Hello", "You are welcome"}
     told = [marks.strip(doubles.comforted(Random(seed), False)[1]) for seed in range(40)]
     assert all(any(joke in reply for joke in chores.JOKES) and reply.startswith(tuple(doubles.SHORT[kind] for kind in doubles.SAD)) for reply in told)
@@ -452,6 +454,7 @@ def test_a_drill_of_stories_tells_them_and_asks_about_them():
     messages = evaluate.clean(drills.storytelling(0, 3000))
     replies = [m["content"] for m in messages if m["role"] == "assistant"]
     told = [number for number, story in enumerate(stories.stories()) if any(story.whole in reply for reply in replies)]
+    assert any(reply.removeprefix(chores.STRANGE) in (*chores.JOKES, *chores.FACTS) for reply in replies)
     assert len(told) > 12 and sum(reply in (answer.replace("$n", stories.stories()[number].name) for number in told for _, answer in stories.stories()[number].questions) for reply in replies) > 5
 
 
@@ -1477,7 +1480,9 @@ def test_a_model_is_marked_by_the_kinds_of_its_replies(shipped, monkeypatch):
     monkeypatch.setattr(remarks, "lines", lambda kind, held: every(kind, held)[:10])  # all of them take a minute
     found = talks.in_kind(shipped, AutoTokenizer.from_pretrained(FOLDER))
     assert set(found) == set(remarks.KINDS)
-    assert talks.share(found["thanks"]) >= 0.6 and sum(map(talks.share, found.values())) / len(found) >= 0.45, "54 % were measured: 80 % of the lines of old kinds, 29 % of the 28 that were new in the last training"
+    new = set("allowed doubts agrees errs feels keeps works role befriends tests guess compares asks quiz cheer spare pep luck hopes fears nonsense waits back hush jest topic sorry unlisted".split())
+    old_share, new_share = (sum(talks.share(found[kind]) for kind in kinds) / len(kinds) for kinds in (set(found) - new, new))
+    assert talks.share(found["thanks"]) >= 0.6 and old_share >= 0.7 and new_share >= 0.15, "80 % of all lines of the old kinds were measured, 29 % of those that came with the last training"
 
 
 def test_the_model_knows_what_to_say_to_reactions(shipped, monkeypatch):

@@ -57,14 +57,12 @@ def said(rng: Random, conversation: tuple[Said, ...]) -> reactions.Turns:
     """Its messages, one wording of each, and replies."""
     made, told = [], {kind: rng.randrange(len(chores.TELLING[kind][0])) for kind in chores.TELLING} | {"story": 0}
     for messages, kind in conversation:
-        if kind not in told:
-            reply = chosen(expand(rng, kinds()[kind]))
-        elif kind == "story":
-            reply = stories.stories()[told[kind]].whole
-        else:
-            reply = chores.TELLING[kind][0][told[kind] % len(chores.TELLING[kind][0])]
         if kind in told:
+            pieces = [story.whole for story in stories.stories()] if kind == "story" else chores.TELLING[kind][0]
+            reply = pieces[told[kind] % len(pieces)]
             told[kind] += 1
+        else:
+            reply = chosen(expand(rng, kinds()[kind]))
         made.append((rng.choice(messages), reply))
     return made
 

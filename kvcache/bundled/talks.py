@@ -2,7 +2,8 @@
 
 Seven sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
 that had seen nothing of the project. What was answered wrong in the first five showed which kinds of turns the data maker lacked, so they are no
-verdict any more. The sixth gave the verdict on the last training: nobody who made its data had read it; nobody has read the seventh, which is for the next one.
+verdict any more. The sixth gave the verdict on the last training, whose data were made by
+nobody who had read it, and its misses have been read since; nobody has read the seventh, which is for the next one.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
 `--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies.
 """
