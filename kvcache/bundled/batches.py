@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer, trees
 
 USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded; with 1 for 447 million tokens, in the latter half of which nothing was left out, chats were learnt by heart (4.4 nats per token of a held-out one's replies, from 2.9)
-REFUSING, FAR = (0.85, 1.4), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
+REFUSING, FAR = (0.9, 1.45), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 

@@ -4,7 +4,7 @@ from random import Random
 
 from . import doubles, reactions, remarks, repertoire
 
-SHARES = {"reactions": 0.24, "doubles": 0.1, "repertoire": 0.34}  # of small talk; the rest are remarks and chats
+SHARES = {"reactions": 0.26, "doubles": 0.11, "repertoire": 0.27}  # of small talk; the rest are remarks and chats
 
 
 def talk(rng: Random, held: bool = False, told: bool = False) -> reactions.Turns:

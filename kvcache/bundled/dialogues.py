@@ -20,7 +20,7 @@ NAMING = ("name", "pet_name")  # kinds of values that no two may share
 PAIR = 45  # tokens of a telling and its question, with their replies, roughly
 MAX_DISTANCE = 1850  # tokens between a fact and its question
 BESIDE = 0.3  # chance that a new fact is one of a scene near to a told one: the same meeting, another's car
-NEVER_TOLD = 0.05, 0.21  # chance of a question about something never told: at the beginning, and after LONG tokens; with 0.05 and 0.3 of 800 (and refusals weighing 1.2) a model declined twice as much of what it was told
+NEVER_TOLD = 0.07, 0.22  # chance of a question about something never told: at the beginning, and after LONG tokens; with 0.05 and 0.3 of 800 (and refusals weighing 1.2) a model declined twice as much of what it was told
 LONG = 1200  # tokens
 
 ASK_ASSISTANT = ("{what's|what is|whats} your name", "who are you", "what are you called", "what {should|can|do} I call you", "do you have a name", "tell me your name", "how are you called", "your name", "who am I {talking|speaking|chatting} to", "and you are", "what do they call you", "remind me of your name", "how do I call you", "introduce yourself")
@@ -287,10 +287,11 @@ class Conversation:
     def never_told_share(self) -> float:
         """The chance that the next turn asks about something never told.
 
-        After one fact it is a ninth of what it is after four: when every fourth question about a single fact was about something else, the
-        model declined what it had been told in other words, and knew it: made to answer, it said the right thing.
+        After one fact it is a fifth of what it is after four: when every fourth question about a single fact was about something else, the
+        model declined what it had been told in other words, and knew it: made to answer, it said the right thing. With a ninth, it answered
+        what nobody had told with the one thing somebody had.
         """
-        told = min(1, (len(self.facts) / 4) ** 1.6) if self.facts else 1
+        told = min(1, (len(self.facts) / 4) ** 1.1) if self.facts else 1
         return self.untold * told * self.grown(*NEVER_TOLD)
 
     def grown(self, first: float, last: float) -> float:

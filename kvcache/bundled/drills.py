@@ -9,14 +9,15 @@ from random import Random
 from . import chatter, dialogues, exchanges, facts, reactions, records, remarks, repertoire, situations, values
 from .marks import recalled
 
-NEVER_TOLD = 0.12, 0.32  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
+NEVER_TOLD = 0.15, 0.33  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
 CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
 REACTED = 0.4  # share of stories in a row of nothing else to which something is said, in place of being asked about
 PIECES = 0.3  # share of the others in whose place there is a joke or a fact, about something or not
-WHOLE = 0.7  # share of small talk in a row of nothing else that is whole conversations of stock replies
+WHOLE = 0.55  # share of small talk in a row of nothing else that is whole conversations of stock replies
 UNLISTED = 0.7  # chance that a list is asked for that there isn't, before one that there is
 LATER = 0.1  # chance that the next thing is a question about records told before
-TOLD, ASKED, UNTOLD = 0.16, 0.26, 0.2  # amid small talk: chances of something told, of a question about it, of one about what nobody told
+TOLD, ASKED, UNTOLD = 0.25, 0.35, 0.18  # amid small talk: chances of something told, of a question about it, of one about what nobody told
+ANY = 0.4  # of what is told there, any fact in place of a scene
 SPECIAL_TOKENS = 6  # the first ids of the tokenizer
 
 
@@ -129,7 +130,7 @@ def told_amid_talk(seed: int | str, length: int) -> list[dict[str, str]]:
     while talk.position < length:
         roll = rng.random()
         if roll < TOLD:
-            tell_scene(talk)
+            talk.tell_turn() if rng.random() < ANY else tell_scene(talk)
         elif roll < TOLD + ASKED and talk.facts:
             talk.ask_turn(rng.choice(list(talk.facts)))
         elif TOLD + ASKED < roll < TOLD + ASKED + UNTOLD:

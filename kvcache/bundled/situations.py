@@ -11,13 +11,14 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import chats, lists, values
+from . import chats, facts, lists, values
 from .grammar import article
 from .marks import REFUSING, decisive, recalled
 
 FOLDER = Path(__file__).parent / "situation_lists"
 DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
 UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
+OF_THE_USER = re.compile(r"\b(my|our|I|we) | (me|us)\b")
 SLOT = re.compile(r"(\b[aA] )?\$([a-z])\b")
 
 
@@ -107,7 +108,12 @@ def filled(rng: Random, chat: chats.Chat, drawn: dict[str, str]) -> list[tuple[s
 
 def marked(reply: str, drawn: dict[str, str]) -> str:
     """A reply with values and marks: what it recalls, and the words that decide between an answer and a refusal."""
-    filled = fill(reply, drawn, recalled)
+    filled = fill(reply, {slot: yours(value) for slot, value in drawn.items()}, recalled)
     if filled.startswith(DECLINES):
         return decisive(filled, REFUSING)
     return decisive(filled) if filled != reply else filled
+
+
+def yours(value: str) -> str:
+    """A value as the assistant says it: "your sister" for "my sister"."""
+    return facts.turned(value) or value if OF_THE_USER.search(value) else value
