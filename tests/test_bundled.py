@@ -1492,14 +1492,14 @@ def test_a_model_is_marked_by_the_kinds_of_its_replies(shipped, monkeypatch):
     assert set(found) == set(remarks.KINDS)
     new = set("allowed doubts agrees errs feels keeps works role befriends tests guess compares asks quiz cheer spare pep luck hopes fears nonsense waits back hush jest topic sorry unlisted".split())
     old_share, new_share = (sum(talks.share(found[kind]) for kind in kinds) / len(kinds) for kinds in (set(found) - new, new))
-    assert talks.share(found["thanks"]) >= 0.6 and old_share >= 0.7 and new_share >= 0.15, "80 % of all lines of the old kinds were measured, 29 % of those that came with the last training"
+    assert talks.share(found["thanks"]) >= 0.6 and old_share >= 0.7 and new_share >= 0.3, "80 % of all lines of the old kinds were measured, 47 % of those of the newer ones"
 
 
 def test_the_model_knows_what_to_say_to_reactions(shipped, monkeypatch):
     every = reactions.lines
     monkeypatch.setattr(reactions, "lines", lambda kind, held: every(kind, held)[:4])  # all of them take half a minute
     found = talks.reacted(shipped, AutoTokenizer.from_pretrained(FOLDER))
-    assert set(found) == set(reactions.REPLIES) and sum(map(talks.share, found.values())) / len(found) >= 0.38, "51 % of all were measured"
+    assert set(found) == set(reactions.REPLIES) and sum(map(talks.share, found.values())) / len(found) >= 0.43, "56 % of all were measured"
 
 
 def test_the_model_knows_which_reply_fits_in_a_conversation(shipped, monkeypatch):
@@ -1507,7 +1507,14 @@ def test_the_model_knows_which_reply_fits_in_a_conversation(shipped, monkeypatch
     monkeypatch.setattr(repertoire, "conversations", lambda _: held)
     found = talks.in_conversation(shipped, AutoTokenizer.from_pretrained(FOLDER))
     rights = [right for kind in found.values() for right in kind]
-    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.43, "53 % of all were measured"
+    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.47, "57 % of all were measured"
+
+
+def test_the_model_recalls_what_is_told_in_passing(shipped, monkeypatch):
+    held = situations.situations(True)[::6]
+    monkeypatch.setattr(situations, "situations", lambda _: held)
+    found = talks.in_situation(shipped, AutoTokenizer.from_pretrained(FOLDER))
+    assert set(found) == {"recalled", "declined"} and len(found["recalled"]) > 100 and talks.share(found["recalled"]) >= 0.5, "65 % of a third of them were measured"
 
 
 def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):

@@ -89,9 +89,9 @@ on cores shared with other work):
 {parts}
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third* to *sixth set* ({third}, {fourth},
-{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last fifteen trainings, the instructions for the
-writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth, and they chose nothing but that these weights should
-take the place of those before.
+{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last sixteen trainings, the instructions for the
+writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth; they chose nothing but that the default's weights
+should take the place of those before, and that half of the last training should go into them: 0.7 had been asked both first, and recalled less.
 The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {conversations:,} conversations of stock replies, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
 """
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -203,21 +203,21 @@ def parameters(folder: Path) -> int:
 ASKED = (
     ("trained ways: recalled", "trained_ways", "recalled"), ("new ways: recalled", "new_ways", "recalled"), ("passages: recalled", "passages", "recalled"),
     ("passages: declined though told", "passages", "told but declined"), ("passages, never told: declined", "passages", "declined"), ("by hand: recalled", "hand_written", "recalled"),
-    ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"),
-    ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"),
+    ("by hand: declined though told", "hand_written", "told but declined"), ("never told: declined", "never_told", "declined"), ("never told: declined, or said not to be known", "never_told", "declined or unknown"),
+    ("by hand, second set: recalled", "verdict", "recalled"), ("second set, never told: declined", "verdict_never_told", "declined"), ("second set, never told: declined, or said not to be known", "verdict_never_told", "declined or unknown"),
     ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),
-    ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"),
-    ("by hand, fifth set: recalled", "fifth", "recalled"), ("fifth set: declined though told", "fifth", "told but declined"), ("fifth set, never told: declined", "fifth_never_told", "declined"),
-    ("by hand, sixth set: recalled", "sixth", "recalled"), ("sixth set: declined though told", "sixth", "told but declined"), ("sixth set, never told: declined", "sixth_never_told", "declined"),
+    ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"), ("fourth set, never told: declined, or said not to be known", "fourth_never_told", "declined or unknown"),
+    ("by hand, fifth set: recalled", "fifth", "recalled"), ("fifth set: declined though told", "fifth", "told but declined"), ("fifth set, never told: declined", "fifth_never_told", "declined"), ("fifth set, never told: declined, or said not to be known", "fifth_never_told", "declined or unknown"),
+    ("by hand, sixth set: recalled", "sixth", "recalled"), ("sixth set: declined though told", "sixth", "told but declined"), ("sixth set, never told: declined", "sixth_never_told", "declined"), ("sixth set, never told: declined, or said not to be known", "sixth_never_told", "declined or unknown"),
 )  # fmt: skip
 
 
 def table(results: dict, kinds: Sequence[str] = ()) -> str:
-    """A Markdown table: a row for what was asked (of these `kinds`, or of all), a column per distance; a dash where it was not asked so far out."""
+    """A Markdown table: a row for what was asked (of these `kinds`, or of all), a column per distance; a dash where it was not asked so far out, no row where it was not counted."""
     distances = list(results["trained_ways"])
     lines = [f"| tokens between | questions | {' | '.join(f'{int(distance):,}' for distance in distances)} |", "|---" * (len(distances) + 2) + "|"]
     for what, kind, share in ASKED:
-        if kind in results and (not kinds or kind in kinds):
+        if kind in results and (not kinds or kind in kinds) and all(share in cell for cell in results[kind].values()):
             cells = [f"{results[kind][distance][share]:.1%}" if distance in results[kind] else "–" for distance in distances]
             asked = sorted({cell["questions"] for cell in results[kind].values()})
             lines.append(f"| {what} | {' to '.join(map(str, asked))} | {' | '.join(cells)} |")

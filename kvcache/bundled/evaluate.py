@@ -22,6 +22,7 @@ from .tokenizer import stretch
 
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
+UNKNOWN = "I do not know that"  # as the model answers questions about the world: honest too, but no sign that it knows what it was asked for
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def contains(reply: str, expected: str) -> bool:
 
 
 def score(cases: list[Case], answers: list[str]) -> dict[str, float]:
-    """Shares of cases: recalled (or rightly declined), told but declined; and how many there were."""
+    """Shares of cases: recalled, told but declined; of those never told, declined, and that or said not to be known; and how many there were."""
     told = [(c, a) for c, a in zip(cases, answers) if c.expected]
     never = [a for c, a in zip(cases, answers) if not c.expected]
     result: dict[str, float] = {"questions": len(cases)}
@@ -147,6 +148,7 @@ def score(cases: list[Case], answers: list[str]) -> dict[str, float]:
         result["told but declined"] = sum(DECLINE in a for _, a in told) / len(told)
     if never:
         result["declined"] = sum(DECLINE in a for a in never) / len(never)
+        result["declined or unknown"] = sum(DECLINE in a or UNKNOWN in a for a in never) / len(never)
     return result
 
 

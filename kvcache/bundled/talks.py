@@ -1,11 +1,12 @@
-"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set sixth]`.
+"""Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set seventh]`.
 
-Seven sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
-that had seen nothing of the project. What was answered wrong in the first five showed which kinds of turns the data maker lacked, so they are no
-verdict any more. The sixth gave the verdict on the last training, whose data were made by
-nobody who had read it, and its misses have been read since; nobody has read the seventh, which is for the next one.
+Eight sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
+that had seen nothing of the project. What was answered wrong in the first six showed which kinds of turns the data maker lacked, so they are no
+verdict any more. The seventh gave the verdict on the last training, whose data were made by nobody who had read it, and its misses have been read
+since; nobody has read the eighth, which is for the next one.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
-`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies.
+`--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies, `--situations` how many of the
+details told in held-out situations are recalled, and how many of those not told declined.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from random import Random
 
 import torch
 
-from . import chats, environment, evaluate, marks, path, reactions, remarks, repertoire
+from . import chats, environment, evaluate, marks, path, reactions, remarks, repertoire, situations
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -90,6 +91,20 @@ def in_conversation(model, tokenizer) -> Found:
     return found
 
 
+def in_situation(model, tokenizer) -> Found:
+    """Of the turns of held-out situations, which of those that ask for what was told are answered with all of it ("recalled"), and which of those that ask for what was not are declined ("declined")."""
+    found: Found = {"recalled": [], "declined": []}
+    for number, situation in enumerate(situations.situations(True)):
+        system, turns = situation.begin(Random(number), held=True)
+        first = [{"role": "system", "content": system}] if system else []
+        for (_, expected), reply in zip(turns, evaluate.replies(model, tokenizer, [first + before(turns[: at + 1]) for at in range(len(turns))])):
+            if marks.REFUSING in expected:
+                found["declined"].append(evaluate.DECLINE in reply)
+            elif marks.recalls(expected):
+                found["recalled"].append(all(evaluate.contains(reply, value) for value in marks.recalls(expected)))
+    return found
+
+
 def share(found: list[bool]) -> float:
     """How many of them are right, 0 to 1."""
     return sum(found) / len(found)
@@ -110,11 +125,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--remarks", action="store_true", help="only how many of the held-out remarks get a reply of their kind")
     parser.add_argument("--reactions", action="store_true", help="only how many of the held-out reactions get a reply of their kind")
     parser.add_argument("--conversations", action="store_true", help="only how many of the turns of held-out conversations of stock replies get a reply of their kind")
+    parser.add_argument("--situations", action="store_true", help="only how many of the details of held-out situations are recalled, and of those not told declined")
     options, number = parser.parse_args(arguments), 0
     if options.loss:
         print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
         return
-    for asked, measure in ((options.remarks, in_kind), (options.reactions, reacted), (options.conversations, in_conversation)):
+    for asked, measure in ((options.remarks, in_kind), (options.reactions, reacted), (options.conversations, in_conversation), (options.situations, in_situation)):
         if asked:
             found = measure(*evaluate.load(options.model))
             print("\n".join(f"{kind:>17} {share(rights):.0%} of {len(rights)}" for kind, rights in found.items()))
