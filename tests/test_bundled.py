@@ -375,7 +375,7 @@ def test_two_things_in_one_message_get_both_replies(monkeypatch):
         assert [word.capitalize() + "." for word in re.findall("one|two", asked)] == reply.split(" ")
     assert {doubles.opened(Random(seed), False)[1].split("!")[0].split(".")[0] for seed in range(40)} == {"Hello", "You are welcome"}
     told = [marks.strip(doubles.comforted(Random(seed), False)[1]) for seed in range(40)]
-    assert all(any(joke in reply for joke in chores.JOKES) and reply.startswith(tuple(doubles.SHORT[kind] for kind in doubles.SAD)) for reply in told)
+    assert all(any(joke in reply for joke in chores.JOKES) and reply.startswith(tuple(doubles.SHORT[kind] for kind in remarks.SAD)) for reply in told)
 
 
 def test_the_assistant_asks_sums_and_knows_whether_the_answer_is_right():

@@ -17,7 +17,6 @@ AND = "{ and | and |. And |, and |. | and then |, then | and also }"
 ASKED = ("taste", "unknown", "self", "advice", "outside", "feels", "errs", "keeps", "works", "allowed", "hopes", "bored", "sure")  # kinds that ask, whatever was said before
 SHORT = {"proud": "Congratulations!", "good": "That sounds good.", "annoyed": "I am sorry to hear that.", "hurt": "I am so sorry.", "ill": "I am sorry to hear that.", "tired": "That sounds tiring.", "worried": "I hope it goes well.", "plan": "That sounds like a plan."}
 LISTS = 0.2  # of two wishes, those for two lists
-SAD = ("annoyed", "hurt", "ill", "tired")
 Part = tuple[str, str]  # what is typed, without a mark at its end, and the reply
 
 
@@ -50,7 +49,7 @@ def news(rng: Random, held: bool) -> Part:
 
 def comforted(rng: Random, held: bool) -> Part:
     """Bad news, and the wish to laugh."""
-    kind = rng.choice(SAD)
+    kind = rng.choice(remarks.SAD)
     asked, joke = remarks.one(rng, "cheer", held) if rng.random() < 0.6 else piece(rng, "joke")
     return led(rng, remarks.one(rng, kind, held)[0], LINK, asked), f"{SHORT[kind]} {joke}"
 
