@@ -36,6 +36,7 @@ from kvcache.bundled import (
     grammar,
     grow,
     hand_written,
+    lists,
     marks,
     mentions,
     mimetic,
@@ -340,6 +341,15 @@ def test_every_conversation_of_stock_replies_reads_whole_and_some_are_held_out()
         conversation = rng.choice(seen)
         for (messages, kind), (message, reply) in zip(conversation, repertoire.said(rng, conversation), strict=True):
             assert message in messages and marks.strip(reply) in repertoire.fitting(kind), (kind, reply)
+
+
+@pytest.mark.parametrize("told", [situations, repertoire])
+def test_the_newest_lists_are_drawn_more_often(told):
+    newest = {block for name in told.NEWEST for block in (told.FOLDER / f"{name}.txt").read_text().strip().split("\n\n")}
+    times = Counter(lists.weighed(told.FOLDER, told.NEWEST))
+    assert set(times) == {block for block in lists.blocks(told.FOLDER) if not lists.held_out(block)}
+    assert {times[block] for block in newest & set(times)} == {lists.AGAIN} and {times[block] for block in set(times) - newest} == {1}
+    assert len(told.weighed()) == times.total()
 
 
 def test_jokes_in_a_conversation_of_stock_replies_come_in_order():
@@ -897,6 +907,19 @@ def test_a_story_is_told_with_both_numbers_and_answered_with_its_sum():
         assert min(a, b, result) >= 2 and int(re.findall("[0-9]+", turns[-1][1])[-1]) == result
         kinds.add((sign, len(turns)))
     assert len(kinds) == 2 * len(sums.STORIES)
+
+
+def test_a_story_of_things_goes_on_from_its_result():
+    signs = Counter()
+    for seed in range(600):
+        story, turns = sums.story(Random(seed)), sums.story_and_more(Random(seed))
+        assert turns[: len(story)] == story
+        for asked, reply in turns[len(story) :]:
+            ((*_, result),), ((a, sign, b, then),) = read_sums(marks.strip(story[-1][1])), read_sums(marks.strip(reply))
+            assert a == result and then == sums.result_of(a, sign, b) >= 0
+            assert "$" not in asked and (str(b) in asked or sums.NUMBERS[b] in asked)
+            signs[sign] += 1
+    assert set(signs) == {"plus", "minus"} and sum(signs.values()) > 30
 
 
 def test_a_row_of_sums_is_nothing_else():

@@ -37,7 +37,7 @@ class Mix:
 # of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back. Situations and small talk as 0.45 and small talk with facts as 0.17, with more trees, made a model decline
 # 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists.
 EVEN = Mix({128: 0.2, 256: 0.2, 512: 0.15, 1024: 0.1, 2048: 0.08}, {"segments": 0.12, "key_values": 0.18, "listing": 0.35, "storytelling": 0.12, "reckoning": 0.23}, 0.24, 0.48, 0.06, 0.4)
-TALK = Mix({256: 0.6, 512: 0.5, 1024: 0.5}, {"segments": 0.01, "key_values": 0.02, "listing": 0.17, "storytelling": 0.15, "reckoning": 0.06, "chatting": 0.59}, 0.22, 0.46, 0.12, 0.33)  # the same, for the last part of a training: more talk, and more of what is learnt by heart
+TALK = Mix({256: 0.6, 512: 0.5, 1024: 0.5}, {"segments": 0.01, "key_values": 0.02, "listing": 0.17, "storytelling": 0.15, "reckoning": 0.06, "chatting": 0.59}, 0.2, 0.52, 0.12, 0.33)  # the same, for the last part of a training: more talk, and more of what is learnt by heart
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING[0], marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 
 

@@ -114,12 +114,17 @@ SUBJECTS = {  # what each is about
     "joke": "a cat|a bull|a book|a stick|a clock|a bear|a broom|a table|bees|age|a bike|cheese".split("|"),
     "fact": "bees honey owls cats snails whales Venus horses bananas frogs ants butterflies".split(),
 }
-TOPICS = "space school dogs chickens football food music history water trees cars penguins computers winter monkeys birds maths doctors teachers ghosts dinosaurs pirates sharks trains coffee sleep rain elephants".split()
+TOPICS = """space school dogs chickens football food music history water trees cars penguins computers winter monkeys birds maths doctors teachers ghosts dinosaurs pirates sharks trains coffee sleep rain elephants
+summer Christmas love money work kings queens knights planes ships bikes robots volcanoes rivers mountains islands deserts forests flowers roses gardens farms cows pigs sheep goats rabbits mice foxes wolves lions tigers giraffes zebras
+crocodiles turtles dolphins octopuses crabs spiders beetles worms bats parrots eagles swans geese pigeons pizza pasta bread chocolate cake apples potatoes onions tea wine milk salt sugar eggs fire snow ice storms clouds rainbows
+stars planets Mars Jupiter astronauts numbers letters languages books films actors singers painters cooks bakers farmers sailors dentists nurses policemen lawyers plumbers neighbours grandmothers babies twins weddings birthdays holidays camping
+tennis chess basketball swimming dancing running skiing hair teeth eyes feet brains dreams glass gold silver diamonds paper pencils shoes hats socks clothes phones television clocks bridges castles towers lighthouses Paris London Rome Egypt
+Japan Australia""".split()
 ABOUT = {
-    "joke": "{tell me |do you know |I want |have you got |can you tell |}a {joke|funny joke|short joke|good joke} {about|about|with} $s{| in it}{| please}",
-    "fact": "{tell me |do you know |I want |give me |can you tell me |}{a fact|something|a fun fact|something interesting} about $s{| please}",
+    "joke": "{{tell me |do you know |I want |have you got |can you tell |give me |how about |got |I need |}a {joke|funny joke|short joke|good joke|silly joke} {about|about|with} $s{| in it}{| please}|{any|got any|know any|do you know any|have you any|more} jokes about $s|{joke about|now one about|one about|one with} $s{| please}|make me laugh about $s|do one about $s}",
+    "fact": "{{tell me |do you know |I want |give me |can you tell me |how about |I'd like |}{a fact|something|something interesting|a fun fact|something new|one interesting thing|an odd fact} about $s{| please}|{any|got any|know any|do you know any|have you any} {facts|fun facts} about $s|{fun fact|fact|facts|now one|one} about $s{| please}|teach me something about $s|what is interesting about $s|surprise me with something about $s}",
 }
-SUBJECT = 0.4  # chance that a wish says what the joke or the fact should be about
+SUBJECT = 0.55  # chance that a wish says what the joke or the fact should be about
 STRANGE = "I know none about that, but this one: "  # before a joke, a fact or a story that is about something else than what was wished
 MORE = {
     "joke": "{another joke|another one|one more|tell me another joke|tell me another one|another one please|one more joke|one more please|do you know another one|more jokes|that was good, another one|haha, another one|haha one more|next joke|a different joke please|a better one please|got another|I know that one, another please}",

@@ -10,9 +10,9 @@ from . import chatter, dialogues, exchanges, facts, reactions, records, remarks,
 from .marks import recalled
 
 NEVER_TOLD = 0.15, 0.33  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
-CHATS, RECORDS = 0.65, 0.14  # shares of small talk and records among situations
+CHATS, RECORDS = 0.45, 0.12  # shares of small talk and records among situations
 REACTED = 0.4  # share of stories in a row of nothing else to which something is said, in place of being asked about
-PIECES = 0.3  # share of the others in whose place there is a joke or a fact, about something or not
+PIECES = 0.42  # share of the others in whose place there is a joke or a fact, about something or not
 WHOLE = 0.55  # share of small talk in a row of nothing else that is whole conversations of stock replies
 UNLISTED = 0.7  # chance that a list is asked for that there isn't, before one that there is
 LATER = 0.1  # chance that the next thing is a question about records told before
@@ -155,7 +155,7 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
             turns, told = records.conversation(rng, without=[table.kind for table in tables])
             tables += told
         else:
-            system, turns = rng.choice(situations.situations(False)).begin(rng)
+            system, turns = rng.choice(situations.weighed()).begin(rng)
         if system:
             tables.clear()
             talk.say("system", system)

@@ -13,6 +13,7 @@ from . import chores, lists, marks, reactions, remarks, stories
 from .grammar import expand
 
 FOLDER = Path(__file__).parent / "repertoire_lists"
+NEWEST = ("after_pieces", "open_hearts")
 TELLING_WORDS = 4  # of a reply that say which kind it is of
 TOLD_IN_TURN = ("joke", "fact", "compliment", "story")
 OTHERS = {
@@ -30,6 +31,12 @@ Said = tuple[tuple[str, ...], str]  # the wordings of a message, and the kind of
 def conversations(held: bool) -> tuple[tuple[Said, ...], ...]:
     """The conversations of training, or those held out from it."""
     return tuple(read(block) for block in lists.blocks(FOLDER) if lists.held_out(block) == held)
+
+
+@cache
+def weighed() -> tuple[tuple[Said, ...], ...]:
+    """Those of training, the newest several times."""
+    return tuple(map(read, lists.weighed(FOLDER, NEWEST)))
 
 
 def read(block: str) -> tuple[Said, ...]:
@@ -50,7 +57,7 @@ def kinds() -> dict[str, str]:
 
 def talk(rng: Random, held: bool = False) -> reactions.Turns:
     """The turns of a conversation."""
-    return [(reactions.typed(rng, message), reply) for message, reply in said(rng, rng.choice(conversations(held)))]
+    return [(reactions.typed(rng, message), reply) for message, reply in said(rng, rng.choice(conversations(True) if held else weighed()))]
 
 
 def said(rng: Random, conversation: tuple[Said, ...]) -> reactions.Turns:

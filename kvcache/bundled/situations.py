@@ -16,6 +16,7 @@ from .grammar import article
 from .marks import REFUSING, decisive, recalled
 
 FOLDER = Path(__file__).parent / "situation_lists"
+NEWEST = ("likes_by_the_way", "likes_and_habits", "two_in_one", "two_at_home")
 DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
 UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
 OF_THE_USER = re.compile(r"\b(my|our|I|we) | (me|us)\b")
@@ -57,6 +58,12 @@ class Situation:
 def situations(held: bool) -> tuple[Situation, ...]:
     """The situations of training, or those held out from it."""
     return tuple(read(block) for block in lists.blocks(FOLDER) if lists.held_out(block) == held)
+
+
+@cache
+def weighed() -> tuple[Situation, ...]:
+    """Those of training, the newest several times."""
+    return tuple(map(read, lists.weighed(FOLDER, NEWEST)))
 
 
 def read(block: str) -> Situation:

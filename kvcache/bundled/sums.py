@@ -71,6 +71,11 @@ STORIES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("$y of us pay $x dollars together", "how much {does each pay|is that each|for each}", "Each pays $z dollars."),
     ),
 }  # fmt: skip
+GOES_ON = 0.5  # chance that such a story goes on
+THEN = {  # in which there are $n more, or fewer
+    "plus": "{{and |but |ok |}if {I|we|they} {buy|get|find|add|bring|make} $n more|{and |}what if {I|somebody|my {mum|sister|brother}} {gives me|brings|finds|adds} $n more|{then|and then|now} {I|we} {get|buy|find} $n more{, how many then| so how many|}|and with $n more|{and|so} if there were $n more|and $n more make how many|and suppose $n more come}",
+    "minus": "{{and |but |ok |}if {{I|we|they} {eat|lose|take|sell|break|use}|somebody {eats|takes}} $n{| of them| of those}|{and |}what if {I|we|they} {give $n away|lose $n|eat $n|drop $n|throw $n away}|{then|and then|now} {I|we} {lose|sell|give away|eat|break} $n{, how many then|, what is left|}|and if $n {are gone|get lost|go missing|go}|and without $n of them|and after $n are gone|and suppose I {eat|lose|sell} $n}",
+}  # fmt: skip
 
 
 def numbered(n: int, rng: Random) -> str:
@@ -194,6 +199,17 @@ def story(rng: Random) -> list[tuple[str, str]]:
     return [(f"{told}{{. | |, }}{asked}{{?|}}", reply)]
 
 
+def story_and_more(rng: Random) -> list[tuple[str, str]]:
+    """A story; one of things goes on now and then: some more of them, or fewer, than came out."""
+    turns = story(rng)
+    *_, result, thing = strip(turns[-1][1]).rstrip(".").split(" ")
+    if thing not in COUNTED or not 1 < int(result) < 20 or rng.random() >= GOES_ON:
+        return turns
+    result, sign = int(result), rng.choice(tuple(THEN))
+    b = rng.randint(1, min(9, 20 - result if sign == "plus" else result))
+    return [*turns, (THEN[sign].replace("$n", numbered(b, rng)), worked(result, sign, b))]
+
+
 def _filled(text: str, slots: dict[str, str]) -> str:
     for name, value in slots.items():
         text = text.replace(name, value)
@@ -202,7 +218,7 @@ def _filled(text: str, slots: dict[str, str]) -> str:
 
 def some(rng: Random) -> list[tuple[str, str]]:
     """A sum, some of them, or a story."""
-    return rng.choices((run, story, _one(total), _one(casual), _one(three), _one(more), _one(large)), (4, 4, 1, 2, 1, 0.5, 0.5))[0](rng)
+    return rng.choices((run, story_and_more, _one(total), _one(casual), _one(three), _one(more), _one(large)), (4, 4, 1, 2, 1, 0.5, 0.5))[0](rng)
 
 
 def _one(make: Callable[[Random], tuple[str, str]]) -> Callable[[Random], list[tuple[str, str]]]:
