@@ -22,6 +22,7 @@ from kvcache.bundled import (
     attend,
     average,
     batches,
+    beside,
     chats,
     chatter,
     checks,
@@ -366,7 +367,7 @@ def test_a_conversation_of_stock_replies_that_is_none_is_named(block):
 
 
 def test_small_talk_is_of_every_sort(monkeypatch):
-    for sort, made in (("reactions", "turns"), ("doubles", "turn"), ("repertoire", "talk"), ("remarks", "talk")):
+    for sort, made in (("reactions", "turns"), ("doubles", "turn"), ("beside", "turn"), ("repertoire", "talk"), ("remarks", "talk")):
         monkeypatch.setattr(getattr(chatter, sort), made, lambda *_, sort=sort: sort)
     sorts = Counter(said if isinstance(said, str) else said[0] for said in (chatter.talk(Random(seed)) for seed in range(4000)))
     shares = {**chatter.SHARES, "remarks": 1 - sum(chatter.SHARES.values())}
@@ -386,6 +387,19 @@ def test_two_things_in_one_message_get_both_replies(monkeypatch):
     assert {doubles.opened(Random(seed), False)[1].split("!")[0].split(".")[0] for seed in range(40)} == {"Hello", "You are welcome"}
     told = [marks.strip(doubles.comforted(Random(seed), False)[1]) for seed in range(40)]
     assert all(any(joke in reply for joke in chores.JOKES) and reply.startswith(tuple(doubles.SHORT[kind] for kind in remarks.SAD)) for reply in told)
+
+
+def test_words_beside_a_wish_change_nothing_of_its_reply():
+    assert {bool(set(beside.words(where, True)) & set(beside.words(where, False))) for where in ("before", "after")} == {False}
+    kinds = Counter()
+    for seed in range(400):
+        rng = Random(seed)
+        message, reply = beside.turn(rng, held=seed % 2 > 0)
+        kind = next((kind for kind in (*beside.TOLD, *doubles.ASKED) if marks.strip(reply) in (repertoire.fitting(kind) if kind in beside.TOLD else remarks.fitting(kind))), None)
+        assert kind or marks.strip(reply).startswith(chores.STRANGE), (message, reply)
+        assert "$" not in message and "{" not in message and len(message.split()) > 2
+        kinds[kind] += 1
+    assert set(kinds) > {*beside.TOLD, "taste", "unknown", "self", "advice", "outside"}
 
 
 def test_the_assistant_asks_sums_and_knows_whether_the_answer_is_right():
