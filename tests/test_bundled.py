@@ -390,7 +390,7 @@ def test_two_things_in_one_message_get_both_replies(monkeypatch):
 
 
 def test_words_beside_a_wish_change_nothing_of_its_reply():
-    assert {bool(set(beside.words(where, True)) & set(beside.words(where, False))) for where in ("before", "after")} == {False}
+    assert not any(set(beside.words(where, True)) & set(beside.words(where, False)) for where in ("before", "after"))
     kinds = Counter()
     for seed in range(400):
         rng = Random(seed)
@@ -1544,15 +1544,15 @@ def test_the_model_knows_which_reply_fits_in_a_conversation(shipped, monkeypatch
     monkeypatch.setattr(repertoire, "conversations", lambda _: held)
     found = talks.in_conversation(shipped, AutoTokenizer.from_pretrained(FOLDER))
     rights = [right for kind in found.values() for right in kind]
-    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.47, "57 % of all were measured"
+    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.47, "59 % of all were measured"
 
 
 def test_the_model_recalls_what_held_out_situations_tell(shipped, monkeypatch):
     held = situations.situations(True)[::6]
     monkeypatch.setattr(situations, "situations", lambda _: held)
     found = talks.in_situation(shipped, AutoTokenizer.from_pretrained(FOLDER))
-    assert set(found) == {"recalled", "declined"} and len(found["recalled"]) > 100 and talks.share(found["recalled"]) >= 0.5, "65 % of a third of them were measured"
-    assert talks.share(found["declined"]) >= 0.35, "65 % of 37 were measured"
+    assert set(found) == {"recalled", "declined"} and len(found["recalled"]) > 100 and talks.share(found["recalled"]) >= 0.5, "67 % of a third of them were measured"
+    assert talks.share(found["declined"]) >= 0.35, "72 % of 40 were measured"
 
 
 def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):

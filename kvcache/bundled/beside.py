@@ -40,5 +40,4 @@ def wish(rng: Random, held: bool) -> tuple[str, str]:
         return remarks.one(rng, kind, held)
     if kind == "story":
         return expand(rng, stories.PLAIN), stories.stories()[0].whole
-    wished, reply = doubles.piece(rng, kind)
-    return expand(rng, wished), reply
+    return doubles.piece(rng, kind)

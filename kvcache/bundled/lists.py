@@ -12,14 +12,18 @@ AGAIN = 4  # times that a block of the newest lists is drawn for each time of an
 def blocks(folder: Path) -> Iterator[str]:
     """Every block of every list in a folder."""
     for path in sorted(folder.glob("*.txt")):
-        yield from path.read_text().strip().split("\n\n")
+        yield from _blocks_in(path)
 
 
 def weighed(folder: Path, newest: Collection[str]) -> Iterator[str]:
     """The blocks of training, those of the newest lists AGAIN times."""
     for path in sorted(folder.glob("*.txt")):
         again = AGAIN if path.stem in newest else 1
-        yield from [block for block in path.read_text().strip().split("\n\n") if not held_out(block)] * again
+        yield from [block for block in _blocks_in(path) if not held_out(block)] * again
+
+
+def _blocks_in(path: Path) -> list[str]:
+    return path.read_text().strip().split("\n\n")
 
 
 def held_out(text: str) -> bool:
