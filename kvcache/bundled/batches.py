@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from . import dialogues, drills, marks, tokenizer, trees
 
 USER, ASSISTANT, DECISIVE, RECALLED, UNGUESSABLE = 0.05, 0.7, 3.0, 4.0, 0.1  # loss weights; with 0.2 and 1 most of the loss was guessing what users say and how thanks are worded; with 1 for 447 million tokens, in the latter half of which nothing was left out, chats were learnt by heart (4.4 nats per token of a held-out one's replies, from 2.9)
-REFUSING, FAR = (0.9, 1.45), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
+REFUSING, FAR = (0.95, 1.5), 1200  # of a refusal: at the beginning, and after FAR tokens; with 0.8 everywhere a model declined too much after 100 tokens and too little after 1,000, and with (0.75, 1.6) in 5.6 million tokens 5 % too much of what it was told 1,500 tokens before
 LEAST = 150  # tokens that a tree is worth beginning for
 PATIENCE = 20  # seconds after which one looks whether there is still somebody who makes batches
 
@@ -36,7 +36,7 @@ class Mix:
 # Of 491 lists a model knew half of the 47 plainest and none of the rest while they came up in small talk alone. With trees as 0.6 of the batches small talk fell (79 to 71
 # of a hundred turns), and with 0.4 in 5.6 million tokens it did not come back. Situations and small talk as 0.45 and small talk with facts as 0.17, with more trees, made a model decline
 # 4 to 7 % more of what it was never told, recall 0.5 to 0.8 % less and name worse lists.
-EVEN = Mix({128: 0.2, 256: 0.2, 512: 0.15, 1024: 0.1, 2048: 0.08}, {"segments": 0.12, "key_values": 0.18, "listing": 0.35, "storytelling": 0.12, "reckoning": 0.23}, 0.24, 0.48, 0.06, 0.4)
+EVEN = Mix({128: 0.2, 256: 0.32, 512: 0.25, 1024: 0.2, 2048: 0.12}, {"segments": 0.06, "key_values": 0.09, "listing": 0.24, "storytelling": 0.16, "reckoning": 0.19, "chatting": 0.26}, 0.23, 0.5, 0.08, 0.36)
 TALK = Mix({256: 0.6, 512: 0.5, 1024: 0.5}, {"segments": 0.01, "key_values": 0.02, "listing": 0.17, "storytelling": 0.15, "reckoning": 0.06, "chatting": 0.59}, 0.2, 0.52, 0.12, 0.33)  # the same, for the last part of a training: more talk, and more of what is learnt by heart
 _BY_MARK = {"": ASSISTANT, marks.DECISIVE: DECISIVE, marks.REFUSING: REFUSING[0], marks.RECALLED: RECALLED, marks.UNGUESSABLE: UNGUESSABLE}
 

@@ -101,18 +101,38 @@ You have a good way with words.
 Today is a good day to try something new.
 You ask good questions.
 It is nice to talk with you.""".split("\n")
+PIECES = Path(__file__).parent / "piece_lists"  # jokes and facts that a language model wrote: a line `subject, other word for it || joke` each
+
+
+@cache
+def written_pieces(kind: str) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """What a language model wrote of a kind, with the words for its subject. Raises ValueError naming a line that is none."""
+    found = []
+    for line in (PIECES / f"{kind}s.txt").read_text().splitlines():
+        subject, _, text = line.partition(" || ")
+        if not text:
+            raise ValueError(f"a {kind} is a line 'subject, other word || {kind}'; {line!r} is none")
+        found.append((tuple(word.strip() for word in subject.split(",")), text))
+    return tuple(found)
+
+
+def pieces(kind: str, first: list[str]) -> list[str]:
+    """All of a kind in their order: those that are told to whom asks for any, and those about more."""
+    return first + [text for _, text in written_pieces(kind)]
+
+
 TELLING = {
-    "joke": (JOKES, "{tell me a joke|do you know a joke|make me laugh|say something funny|got a joke|a joke please|I want to hear a joke|can you tell me a joke|know any jokes|cheer me up with a joke|tell me something funny|I need a laugh}"),
-    "fact": (FACTS, "{tell me something|tell me a fact|tell me something interesting|give me a fact|a fact please|surprise me|teach me something|do you know a fun fact|tell me a fun fact|say something interesting|I want to learn something|did you learn any facts}"),
+    "joke": (pieces("joke", JOKES), "{tell me a joke|do you know a joke|make me laugh|say something funny|got a joke|a joke please|I want to hear a joke|can you tell me a joke|know any jokes|cheer me up with a joke|tell me something funny|I need a laugh}"),
+    "fact": (pieces("fact", FACTS), "{tell me something|tell me a fact|tell me something interesting|give me a fact|a fact please|surprise me|teach me something|do you know a fun fact|tell me a fun fact|say something interesting|I want to learn something|did you learn any facts}"),
     "compliment": (NICE, "{say something nice|tell me something nice|say something kind|give me a compliment|be nice to me|I need a kind word|make me feel good|say something friendly}"),
 }
 LAUGHS = [
     ("{that was funny|haha|hahaha|that's funny|good one|lol|that made me laugh|you are funny|nice joke|very funny|I like that one}", "{I am glad you liked it.|Good to hear that you laughed.}"),
     ("{that was not funny|I don't get it|that's not funny|a bad joke|not very funny|that was silly|terrible joke|I know that one}", "{I am sorry. I know some better ones.|I am sorry. Ask me for another one.}"),
 ]
-SUBJECTS = {  # what each is about
-    "joke": "a cat|a bull|a book|a stick|a clock|a bear|a broom|a table|bees|age|a bike|cheese".split("|"),
-    "fact": "bees honey owls cats snails whales Venus horses bananas frogs ants butterflies".split(),
+SUBJECTS = {  # what each is about, as it is asked for
+    "joke": [(subject,) for subject in "a cat|a bull|a book|a stick|a clock|a bear|a broom|a table|bees|age|a bike|cheese".split("|")] + [words for words, _ in written_pieces("joke")],
+    "fact": [(subject,) for subject in "bees honey owls cats snails whales Venus horses bananas frogs ants butterflies".split()] + [words for words, _ in written_pieces("fact")],
 }
 TOPICS = """space school dogs chickens football food music history water trees cars penguins computers winter monkeys birds maths doctors teachers ghosts dinosaurs pirates sharks trains coffee sleep rain elephants
 summer Christmas love money work kings queens knights planes ships bikes robots volcanoes rivers mountains islands deserts forests flowers roses gardens farms cows pigs sheep goats rabbits mice foxes wolves lions tigers giraffes zebras
@@ -124,7 +144,9 @@ ABOUT = {
     "joke": "{{tell me |do you know |I want |have you got |can you tell |give me |how about |got |I need |}a {joke|funny joke|short joke|good joke|silly joke} {about|about|with} $s{| in it}{| please}|{any|got any|know any|do you know any|have you any|more} jokes about $s|{joke about|now one about|one about|one with} $s{| please}|make me laugh about $s|do one about $s}",
     "fact": "{{tell me |do you know |I want |give me |can you tell me |how about |I'd like |}{a fact|something|something interesting|a fun fact|something new|one interesting thing|an odd fact} about $s{| please}|{any|got any|know any|do you know any|have you any} {facts|fun facts} about $s|{fun fact|fact|facts|now one|one} about $s{| please}|teach me something about $s|what is interesting about $s|surprise me with something about $s}",
 }
-SUBJECT = 0.55  # chance that a wish says what the joke or the fact should be about
+SUBJECT = 0.6  # chance that a wish says what the joke or the fact should be about
+KNOWN = 0.75  # chance that there is one about it
+PLAIN = 12  # of the first that are told to whom asks for any
 STRANGE = "I know none about that, but this one: "  # before a joke, a fact or a story that is about something else than what was wished
 MORE = {
     "joke": "{another joke|another one|one more|tell me another joke|tell me another one|another one please|one more joke|one more please|do you know another one|more jokes|that was good, another one|haha, another one|haha one more|next joke|a different joke please|a better one please|got another|I know that one, another please}",
@@ -135,17 +157,35 @@ MORE = {
 
 def piece(rng: Random, kind: str, at: int | None = None) -> tuple[int, str, str]:
     """A wish for a joke, a fact or a kind word, and it: its number (`at`, if given and nothing else is wished), the wish and the reply."""
-    pieces, ways = TELLING[kind]
-    at = rng.randrange(len(pieces)) if at is None else at % len(pieces)
+    told, ways = TELLING[kind]
+    at = rng.randrange(min(PLAIN, len(told))) if at is None else at % len(told)
     if kind not in ABOUT or rng.random() >= SUBJECT:
-        return at, expand(rng, ways), pieces[at]
+        return at, expand(rng, ways), told[at]
     wish = expand(rng, ABOUT[kind])
-    if rng.random() < 0.5:
-        at = rng.randrange(len(pieces))
-        return at, wish.replace("$s", SUBJECTS[kind][at]), pieces[at]
-    noun = rng.choice([noun for noun in values.NOUNS if not any(noun in subject for subject in SUBJECTS[kind])])
-    other = rng.choice(TOPICS) if rng.random() < 0.4 else f"{article(noun)} {noun}"
-    return at, wish.replace("$s", other), STRANGE + pieces[at]
+    if rng.random() < KNOWN:
+        word = wished(rng, rng.choice(SUBJECTS[kind]))
+        at = next(number for number, words in enumerate(SUBJECTS[kind]) if word in (*words, *map(wished_one, words)))
+        return at, wish.replace("$s", word), told[at]
+    return at, wish.replace("$s", rng.choice(unknown_topics(kind))), STRANGE + told[at]
+
+
+def wished(rng: Random, words: tuple[str, ...]) -> str:
+    """One of the words for a subject, as it stands after "about"."""
+    word = rng.choice(words)
+    return wished_one(word) if f"{word}s" in words else word
+
+
+def wished_one(word: str) -> str:
+    """One of something."""
+    return f"{article(word)} {word}"
+
+
+@cache
+def unknown_topics(kind: str) -> tuple[str, ...]:
+    """What there is no joke or fact of a kind about."""
+    stems = {word.lower().split(" ")[-1][:4] for words in SUBJECTS[kind] for word in words}
+    nouns = [*TOPICS, *(wished_one(noun) for noun in values.NOUNS)]
+    return tuple(topic for topic in nouns if topic.lower().split(" ")[-1][:4] not in stems)
 
 
 def joined(items: list[str]) -> str:

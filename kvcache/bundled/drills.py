@@ -6,15 +6,16 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 from collections.abc import Callable
 from random import Random
 
-from . import chatter, dialogues, exchanges, facts, reactions, records, remarks, repertoire, situations, values
+from . import chatter, compared, dialogues, exchanges, facts, own_lists, reactions, records, remarks, repertoire, situations, values
 from .marks import recalled
 
 NEVER_TOLD = 0.15, 0.33  # chance that a question about a scene is followed by one about something never told: at the beginning, and after a long talk
-CHATS, RECORDS = 0.45, 0.12  # shares of small talk and records among situations
+CHATS, RECORDS, OWN = 0.44, 0.1, 0.1  # shares among situations: small talk, records, lists of the user's own and numbers compared
 REACTED = 0.4  # share of stories in a row of nothing else to which something is said, in place of being asked about
 PIECES = 0.42  # share of the others in whose place there is a joke or a fact, about something or not
 WHOLE = 0.55  # share of small talk in a row of nothing else that is whole conversations of stock replies
 UNLISTED = 0.7  # chance that a list is asked for that there isn't, before one that there is
+LISTED = 0.55  # of those, the lists
 LATER = 0.1  # chance that the next thing is a question about records told before
 TOLD, ASKED, UNTOLD = 0.25, 0.35, 0.18  # amid small talk: chances of something told, of a question about it, of one about what nobody told
 ANY = 0.4  # of what is told there, any fact in place of a scene
@@ -142,7 +143,7 @@ def told_amid_talk(seed: int | str, length: int) -> list[dict[str, str]]:
 
 
 def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
-    """Situations, chats and records in turn, as a conversation with marks; one with a system message begins anew."""
+    """Situations, chats, records and lists in turn, as a conversation with marks; one with a system message begins anew."""
     rng = Random(f"situations {seed} {length}")
     talk, tables = dialogues.Conversation(rng, length), []
     while talk.position < length:
@@ -154,6 +155,8 @@ def talked_over(seed: int | str, length: int) -> list[dict[str, str]]:
         elif roll < CHATS + RECORDS:
             turns, told = records.conversation(rng, without=[table.kind for table in tables])
             tables += told
+        elif roll < CHATS + RECORDS + OWN:
+            turns = (own_lists if rng.random() < LISTED else compared).turns(rng)
         else:
             system, turns = rng.choice(situations.weighed()).begin(rng)
         if system:

@@ -363,7 +363,7 @@ def request(talk: Conversation) -> tuple[str, str]:
         return talk.story()
     pieces, ways = chores.TELLING[rng.choice(("joke", "joke", "fact", "compliment"))]
     text = expand(rng, ways)
-    return finish(rng, text, mark(text)), unguessable(rng.choice(pieces))
+    return finish(rng, text, mark(text)), unguessable(rng.choice(pieces[:chores.PLAIN]))
 
 
 def told(talk: Conversation) -> tuple[str, str]:

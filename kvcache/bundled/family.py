@@ -38,6 +38,7 @@ _WORDS = dict(_WIDE, vocab_size=tokenizer.WORD_VOCAB_SIZE)
 _DEEP = dict(_WORDS, num_hidden_layers=6)
 _DEEPER = dict(_WORDS, num_hidden_layers=8)
 _ROOMY = dict(_DEEPER, intermediate_size=1536)
+_LARGE = dict(_WORDS, num_hidden_layers=10, intermediate_size=1792)
 _STATE = dict(n_heads=8, n_groups=4, d_state=64, d_conv=4, expand=2, chunk_size=64)
 
 
@@ -75,8 +76,9 @@ class Member:
 
 
 MEMBERS: dict[str, Member] = {
-    "kvlab-llama-15m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_ROOMY)), mimetic.initialise,
+    "kvlab-llama-20m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_LARGE)), mimetic.initialise,
                               "a plain Llama: every layer attends to every token, two query heads to a key head; its words began with what they mean", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
+    "kvlab-llama-15m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_ROOMY)), mimetic.initialise, "the shallower one with fewer neurons that the 20m began with; it ships no more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-11m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEPER)), mimetic.initialise, "the one with fewer neurons that the 15m began with; it ships no more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-9m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_DEEP)), mimetic.initialise, "the shallower Llama that the 11m began with; it ships no more", tokens=tokenizer.WORD_VOCAB_SIZE, trees=True),
     "kvlab-llama-7m": Member(lambda: LlamaForCausalLM(LlamaConfig(**_WORDS)), mimetic.initialise, "the yet shallower one that the 9m, the Ministral and the Mistral began with; it ships no more",

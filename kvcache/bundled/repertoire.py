@@ -13,7 +13,7 @@ from . import chores, lists, marks, reactions, remarks, stories
 from .grammar import expand
 
 FOLDER = Path(__file__).parent / "repertoire_lists"
-NEWEST = ("after_pieces", "open_hearts")  # lists that the weights that ship have not read
+NEWEST = ("after_pieces", "open_hearts", "whole_visits", "short_turns")  # lists that the weights that ship have not read
 TELLING_WORDS = 4  # of a reply that say which kind it is of
 TOLD_IN_TURN = ("joke", "fact", "compliment", "story")
 OTHERS = {
@@ -62,16 +62,24 @@ def talk(rng: Random, held: bool = False) -> reactions.Turns:
 
 def said(rng: Random, conversation: tuple[Said, ...]) -> reactions.Turns:
     """Its messages, one wording of each, and replies."""
-    made, told = [], {kind: rng.randrange(len(chores.TELLING[kind][0])) for kind in chores.TELLING} | {"story": 0}
-    for messages, kind in conversation:
-        if kind in told:
-            pieces = [story.whole for story in stories.stories()] if kind == "story" else chores.TELLING[kind][0]
-            reply = pieces[told[kind] % len(pieces)]
-            told[kind] += 1
-        else:
-            reply = chosen(expand(rng, kinds()[kind]))
-        made.append((rng.choice(messages), reply))
-    return made
+    stock = Stock(rng)
+    return [(rng.choice(messages), stock.reply(kind)) for messages, kind in conversation]
+
+
+class Stock:
+    """The replies of one conversation: jokes, facts and stories come one after the other."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.told = {kind: rng.randrange(min(chores.PLAIN, len(pieces))) for kind, (pieces, _) in chores.TELLING.items()} | {"story": 0}
+
+    def reply(self, kind: str) -> str:
+        """A reply of a kind, with marks."""
+        if kind not in self.told:
+            return chosen(expand(self.rng, kinds()[kind]))
+        pieces = [story.whole for story in stories.stories()] if kind == "story" else chores.TELLING[kind][0]
+        self.told[kind] += 1
+        return pieces[(self.told[kind] - 1) % len(pieces)]
 
 
 def chosen(reply: str) -> str:

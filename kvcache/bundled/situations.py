@@ -2,7 +2,8 @@
 
 Two boxes and whom they are for, a plan that changes, a question that leans on the one before it. A situation in the lists is a block: a line
 `* system message | another wording` if it begins with one, lines `$x = kind` or `$x = : value; value`, one for each slot, then a chat as in
-`chats`, with slots in its lines. What a reply has from a slot was told before. One situation in ten is held out from training as a whole.
+`chats`, with slots in its lines; a reply `=kind` is one of that kind in `repertoire`. What a reply has from a slot was told before. One situation
+in ten is held out from training as a whole.
 """
 
 import re
@@ -11,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from . import chats, facts, lists, values
+from . import chats, facts, lists, repertoire, values
 from .grammar import article
 from .marks import REFUSING, decisive, recalled
 
 FOLDER = Path(__file__).parent / "situation_lists"
-NEWEST = ("likes_by_the_way", "likes_and_habits", "two_in_one", "two_at_home", "roles_and_questions", "young_in_passing")  # lists that the weights that ship have not read
+NEWEST = ("likes_by_the_way", "likes_and_habits", "two_in_one", "two_at_home", "roles_and_questions", "young_in_passing", "visits_moods", "visits_young", "visits_old", "visits_roles", "visits_testing", "visits_names", "visits_at_work")  # lists that the weights that ship have not read
 DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
 UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
 OF_THE_USER = re.compile(r"\b(my|our|I|we) | (me|us)\b")
@@ -79,6 +80,8 @@ def read(block: str) -> Situation:
         for slot in set().union(*map(slots_in, (*system, *messages, *replies))):
             if slot not in named:
                 raise ValueError(f"{messages[0]!r} or its reply has ${slot}, which no line says where to take from")
+        if replies[0].startswith("=") and replies[0][1:] not in repertoire.kinds():
+            raise ValueError(f"{replies[0]!r} after {messages[0]!r} is no kind of reply: those are {', '.join(repertoire.kinds())}")
         unknown = set().union(*map(slots_in, replies)) - told
         if unknown:
             raise ValueError(f"{replies[0]!r} answers with ${sorted(unknown)[0]}, which is not told before it in every wording")
@@ -110,7 +113,8 @@ def fill(text: str, drawn: dict[str, str], show=str) -> str:
 
 def filled(rng: Random, chat: chats.Chat, drawn: dict[str, str]) -> list[tuple[str, str]]:
     """Messages and replies of a chat, these with marks."""
-    return [(fill(rng.choice(messages), drawn), marked(chats.reply(rng, replies), drawn)) for messages, replies in chat]
+    told = repertoire.Stock(rng)
+    return [(fill(rng.choice(messages), drawn), told.reply(replies[0][1:]) if replies[0].startswith("=") else marked(chats.reply(rng, replies), drawn)) for messages, replies in chat]
 
 
 def marked(reply: str, drawn: dict[str, str]) -> str:

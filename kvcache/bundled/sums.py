@@ -1,6 +1,6 @@
 """Sums: small ones asked bare, one after the other from the result before, as little stories of what gets more or fewer, or as which is more.
 
-Plus and minus go up to 20, times and divided by through the table of ten; what is larger is declined. While sums were turns among others, the
+Plus and minus go up to 20 as a rule, and up to 100; times and divided by through the table of ten; what is larger is declined. While sums were turns among others, the
 model got 81 of the hundred sums of single digits right; after rows of nothing else (`drills.reckoning`) it got all.
 """
 
@@ -26,6 +26,8 @@ SIGNS = {
 }
 ASK = "{what is|what's|how much is|calculate|can you work out|tell me|}"
 LARGE = "I can only do small sums."
+MOST = 100  # that a sum comes to
+TWO_DIGITS = 0.22  # of plus and minus, those beyond 20
 
 QUIZ = tuple((f"What is {a} plus {b}?", a, b) for a, b in ((4, 3), (6, 2), (5, 5), (7, 4), (9, 3), (8, 8), (6, 7), (10, 6), (3, 9), (12, 5)))  # sums that the assistant asks for, in this order
 RESULTS = "{$n|$n|it's $n|is it $n|I think $n|$n?|that is $n|$n!|easy, $n|$n, right}"
@@ -69,6 +71,9 @@ STORIES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("{I have|there are|we have} $x $w {for|and share them between|to share among} $y {children|friends|people}", "how many {$w |}{does each get|for each|does everyone get}", "Each gets $z."),
         ("I {put|pack} $x $w into $y {boxes|bags}, the same in each", "how many {go|are} in {each|one}", "That makes $z in each."),
         ("$y of us pay $x dollars together", "how much {does each pay|is that each|for each}", "Each pays $z dollars."),
+        ("{I {share|split|divide}|we {share|split}|share|split} $x $w {among|between} $y{| of us| kids| friends| people}", "how many {each|for each|does each get|do I get|does everybody get}", "Each gets $z."),
+        ("$x $w{ and| for} $y {kids|friends|guests|of us}", "how many {each|for each|per child|does each get|can each have}", "Each gets $z."),
+        ("{I walk|I read|we drive} $x {miles|pages|kilometres} in $y {days|hours}, the same every {day|hour}", "how many {is that each|a day|an hour|each time}", "That makes $z each."),
     ),
 }  # fmt: skip
 GOES_ON = 0.5  # chance that such a story goes on
@@ -89,12 +94,14 @@ def drawn(rng: Random, least: int = 0) -> tuple[int, str, int, int]:
         sign = rng.choices(tuple(SIGNS), (5, 3, 1.5, 0.8))[0]
         top = 10 if sign in ("times", "divided by") or rng.random() < 0.6 else 20
         a, b = rng.randint(least, top), rng.randint(least, top)
+        if sign in ("plus", "minus") and rng.random() < TWO_DIGITS:
+            a, b = rng.randint(least, MOST), rng.randint(least, rng.choice((9, 30, MOST)))
         if sign == "minus":
             a, b = max(a, b), min(a, b)
         elif sign == "divided by":
             a, b = a * b, max(b, 1)
         result = result_of(a, sign, b)
-        if min(a, b, result) >= least:
+        if min(a, b, result) >= least and result <= MOST:
             return a, sign, b, result
 
 
@@ -159,7 +166,7 @@ def more(rng: Random) -> tuple[str, str]:
 def large(rng: Random) -> tuple[str, str]:
     """A sum that is too much for it."""
     sign = rng.choice(tuple(SIGNS))
-    a, b = rng.randint(41, 999), rng.randint(11, 99)
+    a, b = rng.randint(MOST + 1, 9999), rng.randint(11, 999)
     return f"{ASK} {a}{rng.choice(SIGNS[sign])}{b}", LARGE
 
 
@@ -168,17 +175,22 @@ def run(rng: Random) -> list[tuple[str, str]]:
     turns = [three(rng) if rng.random() < 0.15 else casual(rng) if rng.random() < WRITTEN else total(rng)]
     for _ in range(rng.choice((1, 1, 2, 3))):
         result = int(strip(turns[-1][1]).rstrip(".").rsplit(" ", 1)[1])
-        anew = result > 20 or rng.random() < 0.35
+        anew = result > MOST or rng.random() < 0.35
         turns.append(total(rng, "{and|and what is|what about|now|and now|ok and}") if anew else further(rng, result))
     return turns
 
 
 def further(rng: Random, result: int) -> tuple[str, str]:
-    """Something added to a result or taken away from it, up to 20, or its double."""
+    """Something added to a result or taken away from it, its double, or a part of it."""
     if 1 < result < 11 and rng.random() < 0.15:
         return "{{and |now |}times {2|two}|{and |now |}double that|{what is|and} that times {2|two}|twice that}", worked(result, "times", 2)
-    sign = "plus" if result < 2 or result < 20 and rng.random() < 0.6 else "minus"
-    b = rng.randint(1, min(10, 20 - result if sign == "plus" else result))
+    parts = [n for n in range(2, 11) if result % n == 0 and 1 < result // n <= 10]
+    if parts and rng.random() < 0.3:
+        n = rng.choice(parts)
+        half = "|{and |now |}half of {that|it}|{and |now |}halve it" if n == 2 else ""
+        return f"{{{{and |now |}}divided by {n}|{{and |now |}}share {{that|it|them}} {{between|among|by}} {numbered(n, rng)}{{| of us| people| children| friends}}|split {{that|it|them}} {{{numbered(n, rng)} ways|between {n}}}|for {numbered(n, rng)} of us, how many each|{{what is|how much is}} that divided by {n}{half}}}", worked(result, "divided by", n)
+    sign = "plus" if result < 2 or result < MOST - 1 and rng.random() < 0.6 else "minus"
+    b = rng.randint(1, min(10, MOST - result if sign == "plus" else result))
     n = numbered(b, rng)
     if rng.random() < WRITTEN:
         return rng.choice(written("and" if sign == "plus" else "less")).replace("$n", n), worked(result, sign, b)

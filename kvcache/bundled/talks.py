@@ -6,7 +6,7 @@ verdict any more. The seventh gave the verdict on the weights that ship, whose d
 that did not take their place; the misses of both have been read since. Two who wrote newer lists had opened the eighth. The next verdict needs a tenth.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
 `--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies, `--situations` how many of the
-details told in held-out situations are recalled, and how many of those not told declined.
+details told in held-out situations are recalled, and how many of those not told declined; `--lists` how many questions about lists and numbers of the user's own are answered.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from random import Random
 
 import torch
 
-from . import chats, environment, evaluate, marks, path, reactions, remarks, repertoire, situations
+from . import chats, compared, environment, evaluate, games, marks, own_lists, path, reactions, remarks, repertoire, situations
 
 FOLDER = Path(__file__).parent / "talk_lists"
 
@@ -92,16 +92,29 @@ def in_conversation(model, tokenizer) -> Found:
 
 
 def in_situation(model, tokenizer) -> Found:
-    """Of the turns of held-out situations, which of those that ask for what was told are answered with all of it ("recalled"), and which of those that ask for what was not are declined ("declined")."""
-    found: Found = {"recalled": [], "declined": []}
+    """Of the turns of held-out situations, which of those that ask for what was told are answered with all of it ("recalled"), which of those that ask for what was not are declined ("declined"), which of those with a stock reply get one of its kind ("in kind")."""
+    found: Found = {"recalled": [], "declined": [], "in kind": []}
     for number, situation in enumerate(situations.situations(True)):
         system, turns = situation.begin(Random(number), held=True)
         first = [{"role": "system", "content": system}] if system else []
-        for (_, expected), reply in zip(turns, evaluate.replies(model, tokenizer, [first + before(turns[: at + 1]) for at in range(len(turns))])):
-            if marks.REFUSING in expected:
+        answers = evaluate.replies(model, tokenizer, [first + before(turns[: at + 1]) for at in range(len(turns))], max_new_tokens=72)
+        for (_, kinds), (_, expected), reply in zip(situation.chat, turns, answers):
+            if kinds[0].startswith("="):
+                found["in kind"].append(reply.strip() in repertoire.fitting(kinds[0][1:]))
+            elif marks.REFUSING in expected:
                 found["declined"].append(evaluate.DECLINE in reply)
             elif marks.recalls(expected):
                 found["recalled"].append(all(evaluate.contains(reply, value) for value in marks.recalls(expected)))
+    return found
+
+
+def listed(model, tokenizer, count: int = 100) -> Found:
+    """Of so many talks each about a list of the user's own, numbers compared and games, with values held out from training: which last turns are answered word for word as they should be."""
+    found: Found = {}
+    for module in (own_lists, compared, games):
+        asked = [module.turns(Random(f"listed {seed}"), True) for seed in range(count)]
+        replies = evaluate.replies(model, tokenizer, [before(turns) for turns in asked], max_new_tokens=72)
+        found[module.__name__.rpartition(".")[2]] = [reply.strip() == marks.strip(turns[-1][1]) for reply, turns in zip(replies, asked)]
     return found
 
 
@@ -126,14 +139,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--reactions", action="store_true", help="only how many of the held-out reactions get a reply of their kind")
     parser.add_argument("--conversations", action="store_true", help="only how many of the turns of held-out conversations of stock replies get a reply of their kind")
     parser.add_argument("--situations", action="store_true", help="only how many of the details of held-out situations are recalled, and of those not told declined")
+    parser.add_argument("--lists", action="store_true", help="only how many questions about lists and numbers of the user's own, and turns of games, are answered as they should be")
     options, number = parser.parse_args(arguments), 0
     if options.loss:
         print(f"{loss(*evaluate.load(options.model), chats.chats(True)):.3f} nats per token of a held-out chat's replies")
         return
-    for asked, measure in ((options.remarks, in_kind), (options.reactions, reacted), (options.conversations, in_conversation), (options.situations, in_situation)):
+    for asked, measure in ((options.remarks, in_kind), (options.reactions, reacted), (options.conversations, in_conversation), (options.situations, in_situation), (options.lists, listed)):
         if asked:
             found = measure(*evaluate.load(options.model))
-            print("\n".join(f"{kind:>17} {share(rights):.0%} of {len(rights)}" for kind, rights in found.items()))
+            print("\n".join(f"{kind:>17} {share(rights):.0%} of {len(rights)}" for kind, rights in found.items() if rights))
             every = [right for kind in found.values() for right in kind]
             print(f"{share(every):.1%} of all {len(every)}")
             return
