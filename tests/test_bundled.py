@@ -627,7 +627,7 @@ def test_replies_in_situations_recall_what_was_told_in_them():
             told, turns = situation.begin(rng, held)
             assert bool(told) == bool(situation.system) and "$" not in SOME_PRICE.sub("", told)
             for message, reply in turns:
-                assert "$" not in SOME_PRICE.sub("", message + reply) and message.isascii() and marks.strip(reply).endswith((".", "!", "?")), (message, reply)
+                assert "$" not in SOME_PRICE.sub("", message + reply) and message.isascii() and marks.strip(reply).rstrip("\"").endswith((".", "!", "?")), (message, reply)
                 told += "\n" + message
                 values = marks.recalls(reply)
                 assert all(value in as_either_says(told) for value in values), (told, reply)
@@ -1370,7 +1370,7 @@ def test_blocked_attention_and_its_gradients_are_those_of_the_formula(length, wi
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)  # sums over blocks are of float32
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-15m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-20m", "kvlab-ministral-7m", "kvlab-mistral-5m"])
 def test_a_cpu_trains_in_bfloat16_on_gradients_of_the_float32_weights_direction(name, tmp_path):
     """For trees and plain rows alike; and what was learnt is copied to the weights that compute."""
     made = {}
@@ -1393,7 +1393,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))  # all of its layers write
     family.export(made, tokenizer, tmp_path)
     small = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    large = family.fresh("kvlab-llama-15m", start=tmp_path)
+    large = family.fresh("kvlab-llama-20m", start=tmp_path)
     ids = torch.tensor([tokenizer.encode("Hi, my name is Bram and my locker code is 4-1-7.")])
     torch.testing.assert_close(large(ids).logits, small(ids).logits)
     large(ids, labels=ids).loss.backward()
@@ -1402,7 +1402,7 @@ def test_a_deeper_model_says_what_the_shallower_one_said_and_its_new_layers_can_
     assert all(layer.self_attn.o_proj.weight.grad.any() and layer.mlp.down_proj.weight.grad.any() for layer in (large.model.layers[index] for index in new))
 
 
-@pytest.mark.parametrize("name", ["kvlab-llama-15m", "kvlab-llama-7m", "kvlab-llama-4m"])
+@pytest.mark.parametrize("name", ["kvlab-llama-20m", "kvlab-llama-7m", "kvlab-llama-4m"])
 def test_a_fresh_model_already_copies(name, extended):
     """That is what mimetic initialisation is for: plain initialisation gets 1 in 2,000 right. Word vectors leave it so."""
     tok = extended[family.MEMBERS[name].tokens > tokenizer_module.VOCAB_SIZE]
@@ -1515,7 +1515,7 @@ def test_what_is_left_out_while_training_changes_and_is_whole_again_after(tmp_pa
     assert "--dropout must be from 0 to below 1, got 1.0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("kvlab-llama-15m", 16), ("kvlab-ministral-7m", 8), ("kvlab-granite-5m", 8), ("kvlab-mamba2-5m", 8)])
+@pytest.mark.parametrize(("name", "blocks"), [("kvlab-llama-20m", 16), ("kvlab-ministral-7m", 8), ("kvlab-granite-5m", 8), ("kvlab-mamba2-5m", 8)])
 def test_every_block_of_a_layer_may_leave_things_out(name, blocks):
     model = family.fresh(name)
     train.drop_out(model, 0.1)
@@ -1576,7 +1576,7 @@ def test_no_bundled_file_is_over_ten_megabytes():
 
 
 def test_unknown_bundled_models_are_named():
-    with pytest.raises(KeyError, match="kvlab-llama-15m"):
+    with pytest.raises(KeyError, match="kvlab-llama-20m"):
         bundled.path("nothing")
 
 

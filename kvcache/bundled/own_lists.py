@@ -114,7 +114,7 @@ def whole(told: Told) -> tuple[str, str]:
 
 def numbered(told: Told) -> tuple[str, str]:
     """The second, the last."""
-    at = told.rng.randrange(len(told.items))
+    at = told.rng.randrange(min(len(told.items), len(ORDINALS)))
     last = at == len(told.items) - 1 and told.rng.random() < 0.6
     word = "last" if last else ORDINALS[at]
     asked = f"{{{{what|which|and what|so what}} {{is|was}} the {word}{{| one| thing| of them}}|the {word} one{{| please| again}}|{{tell me|give me|say}} the {word}{{| one}}|and the {word}{{| one}}|{{which|what}} did I {{say|name|put}} {word}{'' if last else f'|number {at + 1}|what is number {at + 1}|which one is number {at + 1}'}}}"

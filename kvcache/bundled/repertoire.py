@@ -13,7 +13,7 @@ from . import chores, lists, marks, reactions, remarks, stories
 from .grammar import expand
 
 FOLDER = Path(__file__).parent / "repertoire_lists"
-NEWEST = ("after_pieces", "open_hearts", "whole_visits", "short_turns")  # lists that the weights that ship have not read
+NEWEST = ("after_pieces", "open_hearts", "whole_visits", "short_turns")  # lists, which the weights that ship have read least often
 TELLING_WORDS = 4  # of a reply that say which kind it is of
 TOLD_IN_TURN = ("joke", "fact", "compliment", "story")
 OTHERS = {

@@ -17,7 +17,7 @@ from .grammar import article
 from .marks import REFUSING, decisive, recalled
 
 FOLDER = Path(__file__).parent / "situation_lists"
-NEWEST = ("likes_by_the_way", "likes_and_habits", "two_in_one", "two_at_home", "roles_and_questions", "young_in_passing", "visits_moods", "visits_young", "visits_old", "visits_roles", "visits_testing", "visits_names", "visits_at_work")  # lists that the weights that ship have not read
+NEWEST = ("likes_by_the_way", "likes_and_habits", "two_in_one", "two_at_home", "roles_and_questions", "young_in_passing", "visits_moods", "visits_young", "visits_old", "visits_roles", "visits_testing", "visits_names", "visits_at_work")  # lists, which the weights that ship have read least often
 DECLINES = ("You have not told me", "They have not told me")  # they: who wrote a system message
 UNASKED = 0.6  # chance that a last question about something not told is left out: with all of them the model declined a quarter of what it was told
 OF_THE_USER = re.compile(r"\b(my|our|I|we) | (me|us)\b")
