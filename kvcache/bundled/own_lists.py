@@ -5,6 +5,7 @@ A model that had met single facts gave two of three colours, the wrong one for "
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 from . import chatter, chores, facts, values
@@ -14,6 +15,7 @@ from .reactions import Turns
 
 ORDINALS = "first second third fourth fifth sixth".split()
 CHAT = 0.25  # chance of small talk between two turns
+FEW_LEFT = 100  # items drawn in vain after which those held out from training are all on the list
 FORGOTTEN = 0.25  # chance that the last question is about something that was not told
 TASKS = "call my mother|water the plants|feed the cat|pay the rent|buy stamps|wash the car|clean the oven|write to the bank|post the letter|fix the tap|mow the lawn|pack my bag|book a table|charge the phone|return the books|iron a shirt|sweep the yard|bake a cake|walk the dog|find my keys|renew my pass|change the bulb|order new shoes|fold the laundry".split("|")
 GOODS = "milk|bread|eggs|butter|cheese|rice|soap|string|candles|apples|onions|flour|sugar|tea|coffee|salt|lemons|batteries|matches|honey|yoghurt|fish|ham|tomatoes|nails|glue|tape|oil|beans|nuts|stamps|jam|carrots|pepper|napkins|cat food|ice cream|olives|garlic|pasta|shampoo|paper|bin bags|light bulbs".split("|")
@@ -65,10 +67,12 @@ class Told:
     items: list[str] = field(default_factory=list)
 
     def new(self) -> str:
-        """An item that is not on it."""
-        while True:
-            item = values.make(self.rng, self.theme.items, self.held) if isinstance(self.theme.items, str) else self.rng.choice(self.theme.items)
-            if item.lower() not in (other.lower() for other in self.items):
+        """An item that is not on it: one held out from training while there are some, if those are wanted."""
+        taken = {item.lower() for item in self.items}
+        for attempt in count():
+            source = self.theme.items
+            item = values.make(self.rng, source, self.held and attempt < FEW_LEFT) if isinstance(source, str) else self.rng.choice(source)
+            if item.lower() not in taken:
                 return item
 
     def marked(self) -> str:
