@@ -473,9 +473,10 @@ def test_every_kind_of_own_list_is_told_whole_and_leaves_no_slot():
     for name, theme in own_lists.THEMES.items():
         for seed in range(60):
             told = told_list(theme=name, seed=seed)
-            for _ in range(4):
+            told.held = seed % 2 == 1  # of a theme's values few are held out from training: they run out
+            for _ in range(9):
                 told.items.append(told.new())
-            assert len({item.lower() for item in told.items}) == 4
+            assert len({item.lower() for item in told.items}) == 9 and all(step(told) for step in (own_lists.numbered, own_lists.after))
             text = theme.told.replace("$i", own_lists.joined(Random(seed), told.items))
             assert all(item in grammar.expand(Random(seed), text) for item in told.items)
 
@@ -1648,15 +1649,15 @@ def test_the_model_knows_which_reply_fits_in_a_conversation(shipped, monkeypatch
     monkeypatch.setattr(repertoire, "conversations", lambda _: held)
     found = talks.in_conversation(shipped, AutoTokenizer.from_pretrained(FOLDER))
     rights = [right for kind in found.values() for right in kind]
-    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.47, "59 % of all were measured"
+    assert len(rights) == sum(map(len, held)) and talks.share(rights) >= 0.47, "68 % of all were measured"
 
 
 def test_the_model_recalls_what_held_out_situations_tell(shipped, monkeypatch):
     held = situations.situations(True)[::6]
     monkeypatch.setattr(situations, "situations", lambda _: held)
     found = talks.in_situation(shipped, AutoTokenizer.from_pretrained(FOLDER))
-    assert set(found) == {"recalled", "declined", "in kind"} and len(found["recalled"]) > 100 and talks.share(found["recalled"]) >= 0.5, "67 % of a third of them were measured"
-    assert talks.share(found["declined"]) >= 0.35, "72 % of 40 were measured"
+    assert set(found) == {"recalled", "declined", "in kind"} and len(found["recalled"]) > 100 and talks.share(found["recalled"]) >= 0.5, "72 % of all were measured"
+    assert talks.share(found["declined"]) >= 0.35, "75 % of 142 were measured"
 
 
 def test_the_model_tells_stories_by_heart_and_then_the_next(shipped, tokenizer):

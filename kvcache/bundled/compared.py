@@ -16,7 +16,8 @@ NOTED = ("I see. Thank you for telling me.", "I see.", "Okay.", "Got it.", "Okay
 
 @dataclass(frozen=True)
 class Kind:
-    """What is told of: how ($a of somebody, $x the number; "is" and "are" as `$be`), the numbers, which of them are named by most and least, and how the difference and the sum are asked ("" for no sum) and answered ($z)."""
+    """How it is told ($a who, "$be" is or am, $x the number, $w what is counted) and which numbers there are; how one is asked for; how most and least are asked for, each with the word for it that
+    `answered` takes, of three and of two; how the difference and the sum are asked for and answered ($z); who or what is told of; and how one number is answered."""
 
     told: str
     numbers: range
@@ -27,7 +28,7 @@ class Kind:
     difference: tuple[str, str]
     sum: tuple[str, str]
     who: Callable[[Random, bool], str]
-    value: tuple[str, str]
+    value: str
 
 
 def person(rng: Random, held: bool) -> str:
@@ -43,13 +44,13 @@ def thing(rng: Random, held: bool) -> str:
 KINDS = {
     "age": Kind("$a {$be|$be|$be already|$be only} $x{| years old}", range(2, 90), "how old $be $a", ("{who is {the oldest|older}|which {of them |of us |}is {the oldest|older}|who's older}", "old"), ("{who is {the youngest|younger}|who's younger|which {of them |}is {the youngest|younger}}", "young"),
                 ("$a $be the {}est.", "$a $be {}er."), ("{how {much|many years} older is that|what's the {difference|age difference}|how many years {are|is} between them|how many years apart are they|by how {much|many years}}", "That makes $z years."),
-                ("how old are they {together|in all|altogether}", "That makes $z."), person, ("$a $be $x.", "$x")),
+                ("how old are they {together|in all|altogether}", "That makes $z."), person, "$a $be $x."),
     "points": Kind("$a {got|has|scored|made} $x{ points|}", range(2, 40), "how {many points|many} {did $a get|has $a got|for $a}", ("{who {won|has more|has the most|is ahead|came first|was best}|and the winner is|so who won}", "won"), ("{who {lost|has the fewest|was last|has less|came last}|so who lost}", "lost"),
-                   ("$a {}.", "$a {}."), ("{by how {many|much|many points}|what's the difference|how many {points |}{ahead|more} is that|how close was it}", "That makes $z points."), ("{how many {points |}{is that together|in all|altogether}|{and |}together|all in all}", "That makes $z points."), person, ("$a got $x.", "$x")),
+                   ("$a {}.", "$a {}."), ("{by how {many|much|many points}|what's the difference|how many {points |}{ahead|more} is that|how close was it}", "That makes $z points."), ("{how many {points |}{is that together|in all|altogether}|{and |}together|all in all}", "That makes $z points."), person, "$a got $x."),
     "price": Kind("$a {costs|is|was} $x{ dollars| euros|}", range(2, 60), "{how much {is|was} $a|how much does $a cost|what {is|was} the price of $a|what does $a cost}", ("{which {one |}is {more expensive|the most expensive|dearer}|what costs {more|the most}}", "most"), ("{which {one |}is {cheaper|the cheapest}|what costs {less|the least}|the cheaper one{| again}}", "least"),
-                  ("$a costs {}.", "$a costs {}."), ("{what's the difference|how much {more|cheaper} is that|by how much|how much do I save}", "That makes $z."), ("{how much {is that|do I pay|is it} {together|in all|altogether|for both}|what do I pay{| in all}|{and |}together|the total please}", "That makes $z."), thing, ("$a costs $x.", "$x")),
+                  ("$a costs {}.", "$a costs {}."), ("{what's the difference|how much {more|cheaper} is that|by how much|how much do I save}", "That makes $z."), ("{how much {is that|do I pay|is it} {together|in all|altogether|for both}|what do I pay{| in all}|{and |}together|the total please}", "That makes $z."), thing, "$a costs $x."),
     "count": Kind("$a {has|has got|owns|brought} $x $w", range(2, 30), "how many {$w |}{has $a got|does $a have|did $a bring|for $a}", ("{who has {more|the most}|and who has {more|the most}}", "most"), ("{who has {fewer|less|the fewest|the least}}", "fewest"),
-                  ("$a has the {}.", "$a has the {}."), ("{how many more is that|by how many|what's the difference|how many {more |}are {missing|between them}}", "That makes $z."), ("{how many {are|is} {that|there} {together|in all|altogether}|{and |}together|all in all|how many {$w |}{in all|have they together}}", "That makes $z $w."), person, ("$a has $x.", "$x")),
+                  ("$a has the {}.", "$a has the {}."), ("{how many more is that|by how many|what's the difference|how many {more |}are {missing|between them}}", "That makes $z."), ("{how many {are|is} {that|there} {together|in all|altogether}|{and |}together|all in all|how many {$w |}{in all|have they together}}", "That makes $z $w."), person, "$a has $x."),
 }  # fmt: skip
 
 
@@ -107,8 +108,7 @@ def answer(text: str, who: str) -> str:
 def single(rng: Random, kind: Kind, told: dict[str, int]) -> tuple[str, str]:
     """The number of one of them."""
     who = rng.choice(tuple(told))
-    text, shown = kind.value
-    return about(rng, kind.one, who), answer(text.replace(shown, recalled(str(told[who]))), who)
+    return about(rng, kind.one, who), answer(kind.value.replace("$x", recalled(str(told[who]))), who)
 
 
 def ranked(most: bool) -> Callable[[Random, Kind, dict[str, int]], tuple[str, str]]:

@@ -109,7 +109,7 @@ def in_situation(model, tokenizer) -> Found:
 
 
 def listed(model, tokenizer, count: int = 100) -> Found:
-    """Of so many talks each about a list of the user's own, numbers compared and games, with values held out from training: which last turns are answered word for word as they should be."""
+    """Of so many talks each about a list of the user's own, numbers compared and games, with values held out from training: which last turns are answered word for word as they should be: a lower bound, as one of three wordings counts where an item is added."""
     found: Found = {}
     for module in (own_lists, compared, games):
         asked = [module.turns(Random(f"listed {seed}"), True) for seed in range(count)]
