@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import transformers
 
+from .single_row import for_single_rows
+
 log = logging.getLogger(__name__)
 
 DECODE = ("eager", "compiled")  # the ways to feed a single token
@@ -42,21 +44,14 @@ def wants_compiled(cache: Any) -> bool:
 def compiled_forward(model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> Callable:
     """The model's forward for a single token, compiled at its first call; lengths of caches are symbols in the graph.
 
-    Where the model attends by sdpa, the graph attends by `attend_grouped`. For one thread at a time: the model's config
-    says meanwhile by what it attends.
+    What is compiled is a twin of the model on the same weights, made for one token (see single_row.py), which attends by
+    `attend_grouped` where the model attends by sdpa.
     """
-    compiled = torch.compile(model.forward, fullgraph=True, dynamic=True, backend=backend)
-    config, grouped = model.config.get_text_config(decoder=True), _grouped_attention()
-
-    def forward(**arguments: Any) -> Any:
-        before = config._attn_implementation
-        config._attn_implementation = grouped if before == "sdpa" else before
-        try:
-            return compiled(**arguments)
-        finally:
-            config._attn_implementation = before
-
-    return forward
+    made = for_single_rows(model)
+    config = made.config.get_text_config(decoder=True)
+    if config._attn_implementation == "sdpa":
+        config._attn_implementation = _grouped_attention()
+    return torch.compile(made.forward, fullgraph=True, dynamic=True, backend=backend)
 
 
 def attend_grouped(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any) -> tuple:

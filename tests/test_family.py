@@ -13,7 +13,6 @@ from kvcache.conversation import Conversation
 from kvcache.models import ModelStore
 
 
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(bundled.path("kvlab-granite-5m"))

@@ -10,7 +10,7 @@ from random import Random
 
 from . import chatter, chores, facts, values
 from .grammar import expand
-from .marks import DECISIVE, REFUSING, CLOSE, decisive, recalled, reckoned
+from .marks import CLOSE, DECISIVE, REFUSING, decisive, recalled, reckoned
 from .reactions import Turns
 
 ORDINALS = "first second third fourth fifth sixth".split()
