@@ -315,6 +315,7 @@ def _refuse_single(loaded: LoadedModel, cache: Any) -> None:
         raise ValueError(f"{loaded.id} has an encoder and takes an EncoderDecoderCache, got {type(cache).__name__}")
 
 
+TRIED = 6  # tokens on which a compiled step is tried: different ones, or attention would not show where they stand
 SECONDS_A_LAYER = 7  # to compile, measured on one core; a few seconds in all where inductor's own cache has it already
 
 
@@ -324,17 +325,20 @@ def _compiling_words(cache: Any) -> str:
 
 
 @torch.no_grad()
-def compile_step(loaded: LoadedModel, cache: Any, token: int) -> None:
-    """Compile the step of a single token for caches like this one, trying it on `token`; `loaded.step.outcome` says what came of it."""
+def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
+    """Compile the step of a single token for caches like this one, trying it behind the first of `ids`; `loaded.step.outcome` says what came of it."""
+    *first, last = [*ids, (ids[0] + 1) % decoder_config(loaded.config).vocab_size][:TRIED]
 
     def trial(forward: Callable) -> tuple[torch.Tensor, torch.Tensor]:
         spare = catalog.create(cache.name, loaded.model, **cache.parameters)
-        feed(loaded, spare, [token])
-        expected = feed(loaded, spare, [token])  # eager: nothing is prepared yet
+        for token in first:
+            feed(loaded, spare, [token])
+        expected = feed(loaded, spare, [last])  # eager: nothing is prepared yet
         spare.reset()
-        feed(loaded, spare, [token])
+        for token in first:
+            feed(loaded, spare, [token])
         with loaded.forward_lock:
-            return forward(**_arguments(loaded, spare, [token])).logits[0, -1], expected
+            return forward(**_arguments(loaded, spare, [last])).logits[0, -1], expected
 
     loaded.step.prepare(cache, trial)
 
@@ -432,7 +436,7 @@ def _loop(
     if compiles:
         yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
         watch.pause()
-        compile_step(loaded, cache, new_ids[-1])
+        compile_step(loaded, cache, new_ids)
         watch.resume()
     logits = None
     if source_ids and not _is_set(stop):

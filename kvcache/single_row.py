@@ -20,7 +20,8 @@ class SingleRow(torch.nn.Module):
 
     def __init__(self, linear: torch.nn.Linear, rows: torch.Tensor) -> None:
         super().__init__()
-        self.weight, self.bias, self.rows = linear.weight, linear.bias, rows
+        self.weight, self.bias = linear.weight, linear.bias
+        self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if hidden.numel() != hidden.shape[-1]:

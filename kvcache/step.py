@@ -1,4 +1,4 @@
-"""The step that decodes one token as torch.compile makes it: whether this machine can, and one graph for every length of cache."""
+"""The step that decodes one token as torch.compile makes it: whether this machine can, one graph for caches of static shapes, of any length, and one for all others."""
 
 import functools
 import logging
@@ -15,12 +15,14 @@ from typing import Any
 import torch
 import transformers
 
-from .single_row import for_single_rows
+from . import around
+from .single_row import for_single_rows, twin
 
 log = logging.getLogger(__name__)
 
 DECODE = ("eager", "compiled")  # the ways to feed a single token
-TOLERANCE = 0.05  # relative error of the logits beyond which a graph is wrong: float16 and another order of sums stay far below
+TOLERANCE = {torch.float32: 1e-3}  # relative error of the logits beyond which a graph is wrong: another order of sums stays far below,
+COARSE = 0.05  # and so do 16 bits
 
 
 def why_not_compiled() -> str | None:
@@ -42,16 +44,14 @@ def wants_compiled(cache: Any) -> bool:
 
 
 def compiled_forward(model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> Callable:
-    """The model's forward for a single token, compiled at its first call; lengths of caches are symbols in the graph.
+    """The model's forward for a single token on a cache of static shapes, compiled at its first call; lengths of caches are symbols in the graph.
 
-    What is compiled is a twin of the model on the same weights, made for one token (see single_row.py), which attends by
-    `attend_grouped` where the model attends by sdpa.
+    model: a twin that nobody else uses, see single_row.py: where it attends by sdpa, it attends by `attend_grouped` from now on.
     """
-    made = for_single_rows(model)
-    config = made.config.get_text_config(decoder=True)
+    config = model.config.get_text_config(decoder=True)
     if config._attn_implementation == "sdpa":
         config._attn_implementation = _grouped_attention()
-    return torch.compile(made.forward, fullgraph=True, dynamic=True, backend=backend)
+    return torch.compile(model.forward, fullgraph=True, dynamic=True, backend=backend)
 
 
 def attend_grouped(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any) -> tuple:
@@ -99,8 +99,19 @@ class CompiledStep:
         self._outcomes: dict[tuple, Outcome] = {}
 
     @functools.cached_property
-    def _compiled(self) -> Callable:
-        return compiled_forward(self.model, self.backend)
+    def _for_one(self) -> torch.nn.Module:
+        return for_single_rows(self.model)
+
+    @functools.cached_property
+    def _static(self) -> Callable:
+        return compiled_forward(twin(self._for_one), self.backend)
+
+    @functools.cached_property
+    def _around(self) -> Callable:
+        return around.forward_around(twin(self._for_one), self.backend)
+
+    def _compiled(self, cache: Any) -> Callable:
+        return self._static if cache.is_compileable else self._around
 
     def awaits(self, cache: Any) -> bool:
         """Does this cache ask for a compiled step that is still to be prepared?"""
@@ -111,12 +122,12 @@ class CompiledStep:
         return self._outcomes.get(_key(cache)) if wants_compiled(cache) else None
 
     def prepare(self, cache: Any, trial: Callable[[Callable], tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Compile for caches like this one. `trial(forward)` feeds a token to a spare one: logits [V] by `forward`, and eager ones."""
+        """Compile for caches like this one. `trial(forward)` feeds tokens to a spare one: the last one's logits [V] by `forward`, and eager ones."""
         start, failure = time.perf_counter(), None
         try:
-            found, expected = trial(self._compiled)
+            found, expected = trial(self._compiled(cache))
             error = float((found - expected).float().norm() / expected.float().norm())
-            if not error < TOLERANCE:  # nor for a nan
+            if not error < TOLERANCE.get(expected.dtype, COARSE):  # nor for a nan
                 failure = f"its logits are off by {error:.0%}"
         except Exception as error:  # whatever a compiler raises is the answer
             failure = _words(error)
@@ -128,7 +139,7 @@ class CompiledStep:
         if outcome is None or outcome.failure:
             return self.model(**arguments)
         try:
-            return self._compiled(**arguments)
+            return self._compiled(cache)(**arguments)
         except torch._dynamo.exc.TorchDynamoException as error:  # raised while tracing, before anything has run
             self._outcomes[_key(cache)] = Outcome(outcome.seconds, _words(error))
             return self.model(**arguments)

@@ -38,7 +38,7 @@ class Backend:
 def a_machine_with_a_compiler(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(step, "why_not_compiled", lambda: None)
-    monkeypatch.setattr("kvcache.caches.static.why_not_compiled", lambda: None)
+    monkeypatch.setattr("kvcache.caches.decode.why_not_compiled", lambda: None)
 
 
 def model_with(backend, kind="llama", **changes):
@@ -81,8 +81,8 @@ def test_single_tokens_take_the_graph_and_prompts_do_not(monkeypatch):
     loaded = model_with(Backend())
     cache, calls = static(loaded), []
     run(loaded, cache, some_ids(40), tokens=1)
-    graph = loaded.step._compiled
-    monkeypatch.setitem(vars(loaded.step), "_compiled", lambda **given: calls.append(given["input_ids"].shape) or graph(**given))
+    graph = loaded.step._static
+    monkeypatch.setitem(vars(loaded.step), "_static", lambda **given: calls.append(given["input_ids"].shape) or graph(**given))
     run(loaded, cache, some_ids(9), some_ids(40), tokens=4)
     run(loaded, static(loaded, decode="eager"), some_ids(9), tokens=4)
     assert calls == [(1, 1)] * 3
@@ -144,7 +144,7 @@ def test_a_file_opens_eagerly_where_nothing_can_be_compiled(tmp_path, monkeypatc
     cache = static(loaded)
     run(loaded, cache, some_ids(30), tokens=1)
     cache.save(tmp_path / "cache")
-    monkeypatch.setattr("kvcache.caches.static.why_not_compiled", lambda: "no compiler")
+    monkeypatch.setattr("kvcache.caches.decode.why_not_compiled", lambda: "no compiler")
     opened = kvcache.load(tmp_path / "cache", loaded.model)
     assert opened.parameters == {"max_cache_len": 256, "decode": "eager"} and opened.get_seq_length() == 30
 

@@ -11,7 +11,7 @@ from . import quantized
 from .quantized import HQQQuantizedCache, QuantizedCache, QuantoQuantizedCache
 
 
-def _make(cache_class: type[QuantizedCache], config, attention: str, **parameters) -> QuantizedCache:
+def _make(cache_class: type[QuantizedCache], config, attention: str, decode: str, **parameters) -> QuantizedCache:
     return cache_class({**parameters, "compute_dtype": torch.float32}, config, attention=attention)
 
 
@@ -27,8 +27,8 @@ def named(backend: str, title: str, cache_class: type[QuantizedCache]) -> Entry:
         make=functools.partial(_make, cache_class),
         parameters=tuple(replace(each, choices=NBITS[backend]) if each.name == "nbits" else each for each in parameters),
         broken=lambda config, values: quantized.ENTRY.broken(config, {**values, "backend": backend}),
-        choice_reasons=lambda name, config, values: {},
-        label=lambda nbits, **_: f"{title} {nbits}-bit",
+        choice_reasons=lambda name, config, values: quantized.ENTRY.choice_reasons(name, config, values) if name == "decode" else {},
+        label=lambda nbits, decode, **_: f"{title} {nbits}-bit" + (", compiled" if decode == "compiled" else ""),
         offered=False,
     )
 

@@ -6,7 +6,8 @@ from transformers import PreTrainedConfig
 
 from ..architecture import WINDOWED_TYPES, decoder_config, layer_types, static_misfit
 from ..entry import Entry, all_but
-from .static import CAPACITY, DECODE_STEP, StaticCache, broken, decode_reasons
+from .decode import decoded
+from .static import CAPACITY, StaticCache
 
 
 class HybridCache(StaticCache):
@@ -32,16 +33,14 @@ def misfit(config: PreTrainedConfig) -> str | None:
     return static_misfit(config)
 
 
-ENTRY = Entry(
+ENTRY = decoded(Entry(
     name="hybrid",
     title="Hybrid",
     summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
     cache_class=HybridCache,
-    make=lambda config, max_cache_len, decode: HybridCache(config, max_cache_len=max_cache_len),
-    parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."), DECODE_STEP),
+    make=lambda config, max_cache_len: HybridCache(config, max_cache_len=max_cache_len),
+    parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."),),
     can=all_but("crop", "drafts"),
     misfit=misfit,
-    broken=broken,
-    choice_reasons=decode_reasons,
-    label=lambda max_cache_len, decode: f"Hybrid {max_cache_len}" + (", compiled" if decode == "compiled" else ""),
-)
+    label=lambda max_cache_len: f"Hybrid {max_cache_len}",
+))

@@ -14,6 +14,7 @@ from ..layer import D, Layer, T, append_both, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
+from .decode import decoded
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
@@ -397,7 +398,7 @@ def _broken_or_missing(config: PreTrainedConfig, parameters) -> str | None:
     return _broken(config, parameters) or _missing(parameters["backend"])
 
 
-ENTRY = Entry(
+ENTRY = decoded(Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
@@ -419,4 +420,4 @@ ENTRY = Entry(
     broken=_broken_or_missing,
     choice_reasons=_choice_reasons,
     label=lambda backend, nbits, **_: f"{backend.capitalize() if backend != 'hqq' else 'HQQ'} {nbits}-bit",
-)
+))

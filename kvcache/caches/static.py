@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import transformers
@@ -15,8 +14,8 @@ from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
 from ..rows import attendable
-from ..step import DECODE, why_not_compiled
 from ..whole import whole_number
+from .decode import decoded
 
 
 @dataclass(frozen=True)
@@ -429,31 +428,15 @@ def empty_rows(placement: Placement, heads: int, dim: int) -> torch.Tensor:
     return torch.zeros((placement.batch_size, heads, 0, dim), dtype=placement.dtype, device=placement.device)
 
 
-def decode_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict[str, str]:
-    """The ways to decode that this machine has not, each with the reason."""
-    reason = why_not_compiled() if parameter == "decode" else None
-    return {"compiled": reason} if reason else {}
-
-
-def broken(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
-    """Why these parameters cannot be had here, or None."""
-    return decode_reasons("decode", config, parameters).get(parameters["decode"])
-
-
 CAPACITY = Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16)
-DECODE_STEP = Parameter(
-    "decode", "Decode", "choice", "eager", "Compiled: torch.compile makes one graph of a token's step; a wait once, then faster replies.", choices=DECODE
-)
-ENTRY = Entry(
+ENTRY = decoded(Entry(
     name="static",
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
     cache_class=StaticCache,
-    make=lambda config, max_cache_len, decode: StaticCache(config, max_cache_len=max_cache_len),  # decode is for whoever runs the model
-    parameters=(CAPACITY, DECODE_STEP),
+    make=lambda config, max_cache_len: StaticCache(config, max_cache_len=max_cache_len),
+    parameters=(CAPACITY,),
     can=all_but(),
     misfit=static_misfit,
-    broken=broken,
-    choice_reasons=decode_reasons,
-    label=lambda max_cache_len, decode: f"Static {max_cache_len}" + (", compiled" if decode == "compiled" else ""),
-)
+    label=lambda max_cache_len: f"Static {max_cache_len}",
+))

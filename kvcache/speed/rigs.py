@@ -16,6 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from ..architecture import cache_argument
+from ..single_row import for_single_rows
 from ..step import compiled_forward
 
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
@@ -81,7 +82,7 @@ class ModelRig:
     @functools.cached_property
     def compiled(self) -> Callable:
         """The model as inductor compiles it, at its first call."""
-        return compiled_forward(self.model)
+        return compiled_forward(for_single_rows(self.model))
 
 
 class LayerRig(ModelRig):
