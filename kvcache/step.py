@@ -43,7 +43,7 @@ def wants_compiled(cache: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------- the forward
 
 
-def compiled_forward(model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> Callable:
+def forward_static(model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> Callable:
     """The model's forward for a single token on a cache of static shapes, compiled at its first call; lengths of caches are symbols in the graph.
 
     model: a twin that nobody else uses, see single_row.py: where it attends by sdpa, it attends by `attend_grouped` from now on.
@@ -104,13 +104,14 @@ class CompiledStep:
 
     @functools.cached_property
     def _static(self) -> Callable:
-        return compiled_forward(twin(self._for_one), self.backend)
+        return forward_static(twin(self._for_one), self.backend)
 
     @functools.cached_property
     def _around(self) -> Callable:
         return around.forward_around(twin(self._for_one), self.backend)
 
-    def _compiled(self, cache: Any) -> Callable:
+    def forward_for(self, cache: Any) -> Callable:
+        """The compiled forward for caches like this one, untried."""
         return self._static if cache.is_compileable else self._around
 
     def awaits(self, cache: Any) -> bool:
@@ -125,7 +126,7 @@ class CompiledStep:
         """Compile for caches like this one. `trial(forward)` feeds tokens to a spare one: the last one's logits [V] by `forward`, and eager ones."""
         start, failure = time.perf_counter(), None
         try:
-            found, expected = trial(self._compiled(cache))
+            found, expected = trial(self.forward_for(cache))
             error = float((found - expected).float().norm() / expected.float().norm())
             if not error < TOLERANCE.get(expected.dtype, COARSE):  # nor for a nan
                 failure = f"its logits are off by {error:.0%}"
@@ -139,7 +140,7 @@ class CompiledStep:
         if outcome is None or outcome.failure:
             return self.model(**arguments)
         try:
-            return self._compiled(cache)(**arguments)
+            return self.forward_for(cache)(**arguments)
         except torch._dynamo.exc.TorchDynamoException as error:  # raised while tracing, before anything has run
             self._outcomes[_key(cache)] = Outcome(outcome.seconds, _words(error))
             return self.model(**arguments)

@@ -83,6 +83,11 @@ GENERATING = """ The encoder
 reads the system message as the chat template renders it, the decoder begins with the conversation. Give `generate` the cache,
 `cache=kvcache.create("encoder_decoder", model)`: the one that transformers makes (5.23 and 5.24) has as many layers as the encoder, and fails."""
 ASKED_READER = " The telling is the text that it reads; the distance is in the conversation."
+LIFT = "python -m kvcache.bundled.outliers build/{name}/export --factor {factor:g}\n"
+LIFTED = """Its keys have outlier channels, as large models' keys have (Liu et al. 2024, arXiv 2402.02750): in each key head the loudest pair of channels was multiplied by {factor:g} and the queries
+that meet it divided by {factor:g}, by `kvcache.bundled.outliers`, after training. Every score and logit is the same to the bit; what changes is what rounding whole tokens to two bits loses.{before}
+
+"""
 SEPARATE = "python -m kvcache.bundled.separation --model build/{name}/export --questions {questions}\n"
 PARTS = """The committed weights were not made in one go, but in parts, each from the weights before, while the data maker was being found (minutes added by hand,
 on cores shared with other work):
@@ -108,8 +113,8 @@ def card(folder: Path) -> str:
         parameters=parameters(folder), megabytes=sum(file.stat().st_size for file in family.files(folder)) / 1e6, shape=shape(config), vocab_size=config["vocab_size"],
         longest=longest(config), begun=f"; begun with the weights of {start}" if start else "",
         reading=READING if member.reads else "", generating=GENERATING if member.reads else "", named="" if member.reads else "follow a system message that gives it a name, ",
-        start_option=options(training), sums=SUMS.format(most=sums.MOST if folder.name == DEFAULT else 20) if "sixth" in results and not member.reads else FEW_SUMS, first=first(start), separate=separate(folder),
-        pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.tokens > tokenizer.VOCAB_SIZE else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder),
+        start_option=options(training), sums=SUMS.format(most=sums.MOST if folder.name == DEFAULT else 20) if "sixth" in results and not member.reads else FEW_SUMS, first=first(start), separate=lifting(folder.name, training) + separate(folder),
+        pairs=len(hand_written.PAIRS), table=table(results), but_words=WORDS.format(count=_with_vectors(folder)) if member.tokens > tokenizer.VOCAB_SIZE else "", asked=ASKED_READER if member.reads else "", separation=with_each_cache(folder, training.get("outliers")),
         history=how_it_was(training) + (about_the_sets() if "sixth" in results else ""))
 
 
@@ -180,14 +185,19 @@ def _parts(training: dict) -> str:
     return "| minutes | tokens | what |\n|---:|---:|---|\n" + rows
 
 
-def with_each_cache(folder: Path) -> str:
-    """What `separation` measured, in words and a table."""
+def lifting(name: str, training: dict) -> str:
+    """The command that gives keys outlier channels, where that was done."""
+    return LIFT.format(name=name, **training["outliers"]) if "outliers" in training else ""
+
+
+def with_each_cache(folder: Path, lifted: dict | None = None) -> str:
+    """What `separation` measured, in words and a table; `lifted`: of keys that were given outlier channels."""
     measured = separation.read(folder)
     if measured is None:
         return ""
     own = f" *{separation.UPSTREAM}* is transformers' own cache with its defaults." if any(row["label"] == separation.UPSTREAM for row in measured["rows"]) else ""
     return (f"## With each cache\nThe same questions in training's ways, {measured['questions']} for each distance, answered greedily with each cache: the share right by tokens between the\n"
-            f"telling and the question, and how many answers are word for word the full cache's.{own}\n\n{separation.table(measured)}\n\n")
+            f"telling and the question, and how many answers are word for word the full cache's.{own}\n\n{separation.table(measured)}\n\n" + (LIFTED.format(**lifted) if lifted else ""))
 
 
 def _with_vectors(folder: Path) -> int:

@@ -72,6 +72,10 @@ def why_not_compiled() -> str:
     return step.why_not_compiled() or "torch.compile builds C++, which takes half a minute; --slow does it"
 
 
+def _compiled(contender: Contender) -> Contender:
+    return dataclasses.replace(contender, why_not=why_not_compiled, compiled=True)
+
+
 def why_not_quanto() -> str | None:
     """quanto compiles a C++ extension when it first unpacks: not a thing to start unasked. None once it is built."""
     try:
@@ -97,7 +101,9 @@ CONTENDERS: dict[str, Contender] = {
         _upstream("upstream-hqq-4", "upstream HQQ 4-bit", "hqq", slow=True, nbits=4),
         _ours("dynamic", "dynamic"),
         _ours("static", "static", "Static"),
-        dataclasses.replace(_ours("static-compiled", "static", "Static, compiled"), why_not=why_not_compiled, compiled=True),
+        _compiled(_ours("dynamic-compiled", "dynamic", "Dynamic, compiled")),
+        _compiled(_ours("static-compiled", "static", "Static, compiled")),
+        _compiled(_ours("fused-4-compiled", "quantized", "Native 4-bit, fused, compiled", nbits=4, attention="fused")),
         _ours("native-8", "quantized", "Native 8-bit, decoded", nbits=8, attention="decode"),
         _ours("native-4", "quantized", "Native 4-bit, decoded", nbits=4, attention="decode"),
         _ours("native-2", "quantized", "Native 2-bit, decoded", nbits=2, attention="decode"),

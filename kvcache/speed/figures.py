@@ -18,7 +18,7 @@ COLOURS = {
     "window": "var(--kv-text)", "sink": "var(--kv-text)",
 }  # fmt: skip
 DASHES = {
-    "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
+    "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "dynamic-compiled": "dot", "fused-4-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
     "fused-8": "dot", "fused-2": "dash", "sink": "dash", "alone": "dot",
 }  # fmt: skip
 SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}  # as dashes tell lines of one colour apart, so these their points

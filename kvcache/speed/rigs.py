@@ -6,7 +6,6 @@ Everything is fp32, batch 1 and drawn from fixed seeds.
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from ..architecture import cache_argument
-from ..single_row import for_single_rows
-from ..step import compiled_forward
+from ..step import CompiledStep
 
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
 CONTEXT_LIMIT = 1 << 18
@@ -69,7 +67,7 @@ class ModelRig:
 
     def step(self, cache: transformers.Cache, compiled: bool = False) -> Step:
         """Feed one token, by what torch.compile made of the model if asked to."""
-        feed = self.compiled if compiled else self.model
+        feed = self.compiled.forward_for(cache) if compiled else self.model
         start = time.perf_counter()
         feed(input_ids=self.token, logits_to_keep=1, **{self.keyword: cache})
         return Step(time.perf_counter() - start)
@@ -80,9 +78,9 @@ class ModelRig:
         return cache_argument(self.model)
 
     @functools.cached_property
-    def compiled(self) -> Callable:
+    def compiled(self) -> CompiledStep:
         """The model as inductor compiles it, at its first call."""
-        return compiled_forward(for_single_rows(self.model))
+        return CompiledStep(self.model)
 
 
 class LayerRig(ModelRig):

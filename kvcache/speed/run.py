@@ -16,8 +16,8 @@ LAYER_CONTENDERS = (
     "alone", "upstream-fp8", "upstream-quanto-4", "upstream-hqq-4", "dynamic", "native-8", "native-4", "native-2",
     "fused-8", "fused-4", "fused-2", "hqq-4", "quanto-4", "window", "sink",
 )  # fmt: skip
-TINY_CONTENDERS = ("dynamic", "static", "static-compiled", "native-4", "fused-4")
-MODEL_CONTENDERS = ("dynamic", "native-4", "fused-4")
+TINY_CONTENDERS = ("dynamic", "dynamic-compiled", "static", "static-compiled", "native-4", "fused-4", "fused-4-compiled")
+MODEL_CONTENDERS = ("dynamic", "dynamic-compiled", "native-4", "fused-4", "fused-4-compiled")
 GROWTH_CONTENDERS = (
     "dynamic", "static", "native-8", "native-4", "native-2", "fused-8", "fused-4", "fused-2", "hqq-4", "quanto-4", "window", "sink",
 )  # fmt: skip

@@ -153,6 +153,8 @@ TARGETS = (
     Target("4-bit fused: peak bytes of a step, beside upstream Dynamic's", "fused-4", peak_share, 1, "x", at_most=True),
     Target("Without numba: peak bytes of a step, beside upstream Dynamic's", "native-4", peak_share, 1, "x", at_most=True),
     Target("Static, compiled: faster than Static, eager", "static-compiled", faster, 1, "x", other="static", level="tiny"),
+    Target("Dynamic, compiled, 135M geometry from 1k on: faster than upstream Dynamic", "dynamic-compiled", faster, 1.5, "x", level="135m"),
+    Target("4-bit fused, compiled, 135M geometry from 1k on: faster than upstream Dynamic", "fused-4-compiled", faster, 1.5, "x", level="135m"),
 )  # fmt: skip
 
 
