@@ -316,7 +316,7 @@ def _refuse_single(loaded: LoadedModel, cache: Any) -> None:
 
 
 TRIED = 6  # tokens on which a compiled step is tried: different ones, or attention would not show where they stand
-SECONDS_A_LAYER = 7  # to compile, measured on one core; a few seconds in all where inductor's own cache has it already
+SECONDS_A_LAYER = 4  # to compile, measured on two cores; a few seconds in all where inductor has it on disk already
 
 
 def _compiling_words(cache: Any) -> str:

@@ -38,7 +38,7 @@ WINDOW = 256  # of the streams
 CHUNK = 16  # tokens of a text that a pretrained model reads at once
 STREAM = ((0, 256), (256, 1024), (1024, 2048), (2048, 4096), (4096, 20 * WINDOW))  # parts of a stream of 20 windows
 LONGEST_TEXT = 2048  # tokens that the static cache holds
-DEFAULT_ASKED = ("trained_ways", "hand_written", "never_told", "fourth", "fourth_never_told", "sixth", "sixth_never_told", "passages")
+DEFAULT_ASKED = ("trained_ways", card.TOGETHER, card.NEVER_TOGETHER, "hand_written", "never_told", "fourth", "fourth_never_told", "sixth", "sixth_never_told", "passages")
 VARIANTS = (
     ("dynamic", {}),
     ("static", {"max_cache_len": LONGEST_TEXT}),

@@ -46,3 +46,16 @@ def test_a_chat_on_a_compiled_static_cache_is_the_eager_one_over_turns_and_lengt
         for talk in talks:
             list(talk.send("And then?")), list(talk.regenerate())
         assert talks[0].messages == talks[1].messages and talks[0].ids == talks[1].ids
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ("dynamic", "sink", "quantized"))
+def test_a_chat_compiled_around_its_cache_is_the_eager_one(name):
+    torch._dynamo.reset()
+    loaded, small = make_model(num_hidden_layers=1), {"window_length": 32, "residual_length": 16}
+    parameters = {key: value for key, value in small.items() if key in kvcache.ENTRIES[name].defaults()}
+    talks = [Conversation(loaded, name, {**parameters, "decode": decode}, sampling=Sampling(max_new_tokens=12)) for decode in ("eager", "compiled")]
+    for talk in talks:
+        list(talk.send("The keeper counts the ships.")), list(talk.send("And then?")), list(talk.regenerate())
+    assert loaded.step.outcome(talks[1].cache).failure is None
+    assert talks[0].messages == talks[1].messages and talks[0].ids == talks[1].ids
