@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import gradio as gr
 
+from kvcache import bundled
 from kvcache.models import for_strangers
 
 from . import fates
@@ -16,6 +17,7 @@ from .forms import CacheForm, cache_form
 from .theme import PLOTLY_JS
 
 TITLE = "KV cache playground"
+WELCOME = "Talk to the model; the charts show what its cache keeps."
 EXAMPLES = (
     "Hi, my name is Ada and the red box opens with 7-3-1.",
     "Which code opens the red box?",
@@ -110,7 +112,7 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
         with gr.Column(elem_id="kv-setup", elem_classes="kv-card", min_width=240):
             setup = _setup(entries, models, default_model, default_cache)
         with gr.Column(elem_id="kv-talk", elem_classes="kv-card", min_width=280):
-            talk = _talk()
+            talk = _talk(default_model)
         with gr.Column(elem_id="kv-see", min_width=280):
             see = _see()
     return ChatTab(**setup, **talk, **see)
@@ -146,12 +148,12 @@ SEND_BUTTON = gr.update(submit_btn="Send", stop_btn=False)
 STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
 
 
-def _talk() -> dict[str, Any]:
+def _talk(default_model: str) -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
     chatbot = gr.Chatbot(
         [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False,
         feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",
-        placeholder="Talk to the model; the charts show what its cache keeps.",
+        placeholder="\n\n".join([WELCOME, *([bundled.ABOUT] if default_model == bundled.DEFAULT else [])]),
         examples=[{"text": text} for text in EXAMPLES],
     )
     message = gr.Textbox(show_label=False, label="Message", lines=1, max_lines=6, container=False, submit_btn="Send",

@@ -1,9 +1,10 @@
 """Hand-written conversations, answered by a model and printed, to be read and judged: `python -m kvcache.bundled.talks [--set seventh]`.
 
-Ten sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
+Eleven sets of a hundred turns as a visitor might type them; "System: " begins a system message. All but the first were written by language models
 that had seen nothing of the project. What was answered wrong in the first six and in the ninth showed which kinds of turns the data maker lacked, so they
 are no verdict any more. The tenth gave the verdict on the weights that ship, whose data were made by nobody who had read it, as the seventh did on those before;
-the misses of both have been read since, and two who wrote lists had opened the eighth. The next verdict needs an eleventh.
+so did the eleventh, whose writer had read what the page says that the model can do. The misses of all three have been read since, and two who wrote lists had opened the eighth.
+The next verdict needs a twelfth.
 `--loss` prints in a minute how likely the replies of held-out chats are, which says of two trainings of the same data which one talks better;
 `--remarks` in two how many of the held-out remarks get a reply of their kind, a lower bound of those that fit, `--reactions` the same of held-out reactions, `--conversations` of the turns of held-out conversations of stock replies, `--situations` how many of the
 details told in held-out situations are recalled, and how many of those not told declined; `--lists` how many questions about lists and numbers of the user's own are answered.
