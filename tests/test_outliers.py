@@ -6,8 +6,11 @@ import pytest
 import torch
 import transformers
 
-from kvcache import bundled
+from kvcache import bundled, models
 from kvcache.bundled import evaluate, family, outliers, separation
+from kvcache.conversation import Conversation
+from ui.compare_events import DEMO
+from ui.page import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,15 @@ def test_what_was_measured_on_the_default_sets_the_caches_apart():
     assert crude <= full - 0.25 and crude < native <= full
     assert measured["Native 8-bit"]["512"] >= full - 0.01 and measured["Native 4-bit"]["512"] >= full - 0.03
     assert all(measured[name] == measured["Dynamic"] for name in ("Static 2048", "Offloaded", separation.NO_CACHE))
+
+
+def test_the_guided_demo_sets_its_four_columns_apart():
+    loaded, heard = models.load(models.DEFAULT), []
+    for name, parameters in PRESETS:
+        talk, right = Conversation(loaded, name, parameters), []
+        for text, expected in DEMO:
+            list(talk.send(text))
+            if expected:
+                right.append(expected in talk.messages[-1]["content"])
+        heard.append((name, right))
+    assert heard == [("dynamic", [True, True]), ("quantized", [True, True]), ("sink", [False, False]), ("quantized", [False, False])]

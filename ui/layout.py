@@ -198,7 +198,7 @@ def chart(elem_id: str, label: str, value: str | None = None) -> gr.HTML:
 
 # -- compare -----------------------------------------------------------------------------------------------------
 
-def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping[str, Any]]], shown: int = 3) -> CompareTab:
+def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping[str, Any]]], shown: int = 4) -> CompareTab:
     """One message for two to four caches, their replies side by side, and what the difference was."""
     with gr.Column(elem_classes="kv-card", elem_id="kv-ask"):
         message = gr.Textbox(show_label=False, label="Message for every cache", lines=1, max_lines=6, container=False,

@@ -17,7 +17,8 @@ from .learn import cards_html, lead_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
-PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), ("sliding_window", {"window_length": 128}))
+CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
+PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), CRUDE)
 
 
 def build(model: str | None = None, registry: Registry | None = None) -> gr.Blocks:

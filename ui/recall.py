@@ -12,7 +12,7 @@ from . import fragments
 STYLES = {
     "Dynamic": ("var(--kv-keys)", 6, "solid"), "Static": ("var(--kv-text-soft)", 1.5, "dot"), "Offloaded": ("var(--kv-text-soft)", 1.5, "dash"),
     separation.NO_CACHE: ("var(--kv-text)", 1.5, "dash"), "Native 8-bit": ("var(--kv-values)", 4, "dot"), "Native 4-bit": ("var(--kv-values)", 2, "solid"),
-    "Native 2-bit": ("var(--kv-scales)", 2, "solid"), "HQQ 2-bit": ("var(--kv-scales)", 2, "dot"), "HQQ 1-bit": ("var(--kv-scales)", 2, "dash"),
+    "Native 2-bit, keys by token": ("var(--kv-evicted)", 2, "dash"), "Native 2-bit": ("var(--kv-scales)", 2, "solid"), "HQQ 2-bit": ("var(--kv-scales)", 2, "dot"), "HQQ 1-bit": ("var(--kv-scales)", 2, "dash"),
     separation.UPSTREAM: ("var(--kv-text-soft)", 2, "solid"),
     "Window": ("var(--kv-residual)", 3, "solid"), "Sink": ("var(--kv-state)", 2, "dash"), separation.NEVER_TOLD: ("var(--kv-evicted)", 2, "dot"),
 }

@@ -398,6 +398,11 @@ def _broken_or_missing(config: PreTrainedConfig, parameters) -> str | None:
     return _broken(config, parameters) or _missing(parameters["backend"])
 
 
+def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
+    title = "HQQ" if backend == "hqq" else backend.capitalize()
+    return f"{title} {nbits}-bit" + (", keys by token" if axis_key == "token" else "")
+
+
 ENTRY = decoded(Entry(
     name="quantized",
     title="Quantized",
@@ -419,5 +424,5 @@ ENTRY = decoded(Entry(
     misfit=misfit,
     broken=_broken_or_missing,
     choice_reasons=_choice_reasons,
-    label=lambda backend, nbits, **_: f"{backend.capitalize() if backend != 'hqq' else 'HQQ'} {nbits}-bit",
+    label=_label,
 ))
