@@ -54,7 +54,8 @@ def test_what_was_measured_on_the_default_sets_the_caches_apart():
     full, crude, native = measured["Dynamic"]["512"], measured[separation.UPSTREAM]["512"], measured["Native 2-bit"]["512"]
     assert crude <= full - 0.25 and crude < native <= full
     assert measured["Native 8-bit"]["512"] >= full - 0.01 and measured["Native 4-bit"]["512"] >= full - 0.03
-    assert all(measured[name] == measured["Dynamic"] for name in ("Static 2048", "Offloaded", separation.NO_CACHE))
+    assert measured["Static 2048"] == measured["Offloaded"] == measured["Dynamic"]
+    assert measured[separation.NO_CACHE].items() <= measured["Dynamic"].items(), "asked as far as 1,024 tokens"
 
 
 def test_the_guided_demo_sets_its_four_columns_apart():

@@ -50,7 +50,7 @@ def _line(row: Mapping) -> dict:
 def words(measured: Mapping) -> str:
     """The chart in a sentence: every cache's share at the longest distance."""
     furthest = list(measured["rows"][0]["recalled"])[-1]
-    shares = ", ".join(f"{row['label']} {row['recalled'][furthest]:.0%}" for row in measured["rows"])
+    shares = ", ".join(f"{row['label']} {row['recalled'][furthest]:.0%}" for row in measured["rows"] if furthest in row["recalled"])
     return f"Answered right {int(furthest):,} tokens after the telling: {shares}."
 
 

@@ -75,12 +75,12 @@ def _answers(model, tokenizer, cases, caches):
 
 
 def table(measured: Mapping) -> str:
-    """Markdown: a row per cache, a column per distance, and the share of answers that are the full cache's over all distances."""
+    """Markdown: a row per cache, a column per distance, a dash where it was not asked, and the share of answers that are the full cache's over all distances that were."""
     distances = list(measured["rows"][0]["recalled"])
     lines = [f"| cache | {' | '.join(f'{int(d):,}' for d in distances)} | answers as with the full cache |", "|---" * (len(distances) + 2) + "|"]
     for row in measured["rows"]:
-        same = sum(row["same"].values()) / len(distances)
-        shares = " | ".join(f"{row['recalled'][d]:.1%}" for d in distances)
+        same = sum(row["same"].values()) / len(row["same"])
+        shares = " | ".join(f"{row['recalled'][d]:.1%}" if d in row["recalled"] else "–" for d in distances)
         lines.append(f"| {row['label']} | {shares} | {same:.1%} |")
     return "\n".join(lines)
 
