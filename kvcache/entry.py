@@ -29,7 +29,7 @@ OPERATIONS = {
     "drafts": "prompt lookup and assisted decoding",
     "left padding": "batches padded on the left",
     "row alone": "a row's logits do not depend on other rows",
-    "compile": "torch.compile(fullgraph=True) of a decode step",
+    "compile": "torch.compile(fullgraph=True) of a decode step, the cache in its graph",
     "export": "torch.export of a decode step",
     "offload": "layers offloaded and prefetched",
     "move": "layers moved to another device",

@@ -483,9 +483,9 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
     page.get_by_role("tab", name="Compare").click()
     send(page, WORDS * 40, "#kv-compare-message")
     expect(page.locator("#kv-downloads a")).to_have_count(2)
-    assert page.locator("#kv-columns .kv-thread").count() == 3
+    assert page.locator("#kv-columns .kv-thread").count() == 4
     table = page.locator("#kv-table table")
-    expect(table.locator("tbody tr")).to_have_count(3)
+    expect(table.locator("tbody tr")).to_have_count(4)
     expect(table.locator("tbody tr").first).to_contain_text("100%")
     expect(page.locator("#kv-thread-2 mark")).to_have_count(1)
     expect(page.locator("#kv-divergence .kv-bars")).to_have_count(2)
