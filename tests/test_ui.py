@@ -9,13 +9,13 @@ import weakref
 from functools import cache
 from types import SimpleNamespace
 
-import gradio as gr  # noqa: E402
 import pytest
 import tiny_models
 from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
+import gradio as gr  # noqa: E402
 from kvcache import catalog, models
 from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot
