@@ -25,9 +25,14 @@ _library.define("attend(Tensor query, Tensor key, Tensor value, int layer, float
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scale: float | None) -> torch.Tensor:
     """Give the cache one token's keys and values [1, H, 1, D], attend to all it returns with the query [1, Hq, 1, D]: [1, 1, Hq, D]."""
     keys, values = _fed.cache.update(key, value, layer)
-    packed = query.reshape(1, key.shape[1], -1, query.shape[3])  # the queries that share a key, [1, H, Hq / H, D]
-    out = torch.nn.functional.scaled_dot_product_attention(packed, keys, values, scale=scale)
-    return out.reshape(1, 1, query.shape[1], -1).contiguous()
+    return attend_packed(query, keys, values, None, scale).contiguous()
+
+
+def attend_packed(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
+    """torch's attention of one token, query [B, Hq, 1, D], to keys and values [B, H, T, D], with the queries that share a key together: [B, 1, Hq, D]."""
+    packed = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[3])  # [B, H, Hq / H, D]
+    out = torch.nn.functional.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scale)
+    return out.reshape(query.shape[0], 1, query.shape[1], -1)
 
 
 _library.impl("attend", _attend, "CompositeExplicitAutograd")
@@ -83,7 +88,7 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
     """The forward of a single token, compiled at its first call, on whatever cache is given. Attends to all that an update returns, which is right of this library's caches.
 
     model: one that nobody else uses, such as a `single_row.twin`: from now on it attends by the operator. Raises ValueError for a model that
-    does not attend by sdpa, or is not to be told positions.
+    does not attend by sdpa, or is not to be told positions; when called, for other than one token of one row, and for a mask.
     """
     config = model.config.get_text_config(decoder=True)
     if config._attn_implementation != "sdpa":
@@ -95,6 +100,8 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
     compiled = torch.compile(model.forward, fullgraph=True, dynamic=False, backend=backend)
 
     def forward(**arguments: Any) -> Any:
+        if arguments["input_ids"].shape != (1, 1) or arguments.get("attention_mask") is not None:
+            raise ValueError("a step compiled around its cache takes one token of one row, without a mask")
         cache = arguments.pop(keyword)
         cache.get_mask_sizes(1, 0)  # where a cache refuses a forward, as the model's own mask would ask
         arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=model.device)

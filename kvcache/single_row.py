@@ -1,8 +1,8 @@
 """A model beside itself, on the same weights, whose linear layers are made for one token: for torch.compile on a CPU.
 
 One token times a weight matrix takes as long as reading the matrix does, or longer: MKL's routine for it ran at a quarter of memory's speed on an AMD EPYC.
-Written as products and their sums, row by row, a compiler makes one pass over memory of it. And weights that 16 bits hold exactly, as nearly all published
-ones are, are read from a 16-bit copy and multiplied in the model's own precision: half the bytes, the same numbers.
+Written as products and their sums, row by row, a compiler makes one pass over memory of it. And weights that 16 bits hold exactly, as those of
+a model published in 16 bits, are read from a 16-bit copy and multiplied in the model's own precision: half the bytes, the same numbers.
 """
 
 import copy

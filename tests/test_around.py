@@ -112,6 +112,15 @@ def test_a_torn_cache_is_refused_and_an_error_inside_an_update_comes_through(mon
         feed(loaded, cache, [5])
 
 
+@pytest.mark.parametrize("given", [{"input_ids": token_ids(2, 1)}, {"input_ids": token_ids(1, 2)}, {"input_ids": token_ids(1, 1), "attention_mask": token_ids(1, 1)}])
+def test_rows_chunks_and_masks_that_the_graph_would_not_see_are_refused(given):
+    model, backend = model_of("llama"), Backend()
+    forward, cache = around.forward_around(for_single_rows(model), backend), kvcache.create("dynamic", model)
+    with pytest.raises(ValueError, match="takes one token of one row, without a mask"):
+        forward(**given, **{cache_argument(model): cache})
+    assert backend.count == 0 and cache.get_seq_length() == 0
+
+
 def test_a_model_that_attends_in_another_way_goes_on_eagerly_and_says_why():
     loaded = make_model(num_hidden_layers=1)
     loaded.model.config._attn_implementation = "eager"

@@ -220,8 +220,8 @@ ASKED = (
     ("by hand, third set: recalled", "third", "recalled"), ("by hand, fourth set: recalled", "fourth", "recalled"),
     ("fourth set: declined though told", "fourth", "told but declined"), ("fourth set, never told: declined", "fourth_never_told", "declined"), ("fourth set, never told: declined, or said not to be known", "fourth_never_told", "declined or unknown"),
     ("by hand, fifth set: recalled", "fifth", "recalled"), ("fifth set: declined though told", "fifth", "told but declined"), ("fifth set, never told: declined", "fifth_never_told", "declined"), ("fifth set, never told: declined, or said not to be known", "fifth_never_told", "declined or unknown"),
-    ("all six sets by hand: recalled", TOGETHER, "recalled"), ("all six: declined though told", TOGETHER, "told but declined"), ("all six, never told: declined", NEVER_TOGETHER, "declined"),
     ("by hand, sixth set: recalled", "sixth", "recalled"), ("sixth set: declined though told", "sixth", "told but declined"), ("sixth set, never told: declined", "sixth_never_told", "declined"), ("sixth set, never told: declined, or said not to be known", "sixth_never_told", "declined or unknown"),
+    ("all six sets by hand: recalled", TOGETHER, "recalled"), ("all six: declined though told", TOGETHER, "told but declined"), ("all six, never told: declined", NEVER_TOGETHER, "declined"),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Give a Llama's keys the outlier channels that large models' keys have, and leave what it says as it is: `python -m kvcache.bundled.outliers FOLDER`.
 
 Keys of large models are loud in a few channels, the same ones for every token; what rounds whole tokens in few bits loses the others beside them, what rounds
-each channel by itself does not care. Small models' keys are evener, so that a crude cache looks better on them than it is. Here the loudest pair of channels
+each channel by itself does not care. The keys of the 20m were evener, so that a crude cache looked better on it than it is. Here the loudest pair of channels
 that turns together, of each key head, is multiplied by a power of two and the queries that meet it are divided by it: the same scores, to the bit.
 Source: Liu et al. 2024, KIVI, arXiv 2402.02750, section 3.
 """

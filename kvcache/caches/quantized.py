@@ -403,7 +403,7 @@ def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
     return f"{title} {nbits}-bit" + (", keys by token" if axis_key == "token" else "")
 
 
-ENTRY = decoded(Entry(
+PLAIN = Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
@@ -425,4 +425,5 @@ ENTRY = decoded(Entry(
     broken=_broken_or_missing,
     choice_reasons=_choice_reasons,
     label=_label,
-))
+)
+ENTRY = decoded(PLAIN)
