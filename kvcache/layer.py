@@ -43,6 +43,10 @@ class Buffer:
         """The filled rows [B, H, len, D], sharing storage; None before the first append."""
         return None if self.data is None else self.data.narrow(T, self.start, self.stop - self.start)
 
+    def onwards(self) -> torch.Tensor:
+        """The storage from the first filled row to the end of what is reserved [B, H, capacity - start, D]: cheaper than `view` where nothing was dropped."""
+        return self.data if not self.start else self.data[:, :, self.start :]
+
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
         recorded = torch.is_grad_enabled()  # autograd may keep views of what is held, if only for the query's sake

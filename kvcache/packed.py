@@ -27,7 +27,7 @@ PIECE = 512  # tokens that torch decodes at a time: they stay in the processor's
 class Side(NamedTuple):
     """Keys or values of one layer at one moment: `packed` tokens as codes, and residual rows start to stop.
 
-    Buffers come at full capacity [B, H, capacity, width]. Good until the layer's next update.
+    Buffers [B, H, capacity, width] begin at the first packed token and go on behind the last. Good until the layer's next update.
     """
 
     scheme: Scheme
@@ -64,16 +64,29 @@ class Side(NamedTuple):
     def contiguous(self) -> "Side":
         """The same with every buffer as the loops read it: row after row, the residual in float32."""
         residual = self.residual if self.residual.dtype == torch.float32 else self.residual.float()
-        if residual.is_contiguous() and all(map(torch.Tensor.is_contiguous, self.encoded)):
+        if residual.is_contiguous() and all(map(_regular, self.encoded)):
             return self if residual is self.residual else self._replace(residual=residual)
         return self._replace(encoded=Encoded(*(part.contiguous() for part in self.encoded)), residual=residual.contiguous())
 
     def places(self) -> tuple[int, ...]:
         """Of contiguous buffers: where codes, scales, minima, gains and residual lie, and how many rows are reserved in each; D, and the scales of a row."""
         (codes, scales, minima, gains), residual = self.encoded, self.residual
-        rows, width = scales.shape[2:]
         capacity, dim = residual.shape[2:]
-        return (codes.data_ptr(), codes.shape[2], scales.data_ptr(), rows, minima.data_ptr(), gains.data_ptr(), gains.shape[2], residual.data_ptr(), capacity, dim, width)
+        return (codes.data_ptr(), _rows(codes), scales.data_ptr(), _rows(scales), minima.data_ptr(), gains.data_ptr(), _rows(gains), residual.data_ptr(), capacity, dim, scales.shape[3])
+
+
+def _rows(buffer: torch.Tensor) -> int:
+    """Rows from the start of one head to that of the next in a buffer [B, H, rows, width], which may begin behind rows that were dropped."""
+    batch, heads, rows, width = buffer.shape
+    return buffer.stride(0) // (heads * width) if batch > 1 else buffer.stride(1) // width if heads > 1 else rows
+
+
+def _regular(buffer: torch.Tensor) -> bool:
+    """Do the rows of each head lie one after the other, and the heads as far apart as those of all batch rows?"""
+    if buffer.is_contiguous():
+        return True
+    batch, head, row, single = buffer.stride()
+    return single == 1 and row == buffer.shape[3] and head % row == 0 and (buffer.shape[0] == 1 or batch == buffer.shape[1] * head)
 
 
 class Attention(NamedTuple):
@@ -150,7 +163,7 @@ def _find_loops() -> Attention:
     from .packed_numba import heads_between, heads_together, heads_worker, join
 
     generator = torch.Generator().manual_seed(0)
-    query, keys, values = (torch.randn(1, 2, t, 32, generator=generator) for t in (1, 72, 72))
+    query, keys, values = (torch.randn(1, 2, t, 32, generator=generator, dtype=torch.float32, device="cpu") for t in (1, 72, 72))
     sides = []
     for axis, states in (("channel", keys), ("token", values)):
         scheme = Scheme(4, axis, 32, native)
@@ -224,7 +237,7 @@ def _run(loops: Attention, query: torch.Tensor, key: Side, value: Side, mask: to
     key, value = key.contiguous(), value.contiguous()
     batch, heads, _, dim = key.residual.shape
     queries, added = query.detach().float().contiguous(), bias(mask, batch)
-    out = torch.empty(*query.shape[:3], value.residual.shape[3])
+    out = torch.empty(*query.shape[:3], value.residual.shape[3], dtype=torch.float32, device="cpu")
     many = queries.numel() // (batch * heads * dim)
     here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], key.scheme.nbits, key.block, key.packed, key.start, key.stop)
     fixed = (float(scale), here + key.places() + value.places())
@@ -251,7 +264,7 @@ def bias(mask: torch.Tensor | None, batch: int) -> np.ndarray:
         return _NOTHING
     row = mask[:, 0, 0]
     lowest = torch.finfo(torch.float32).min  # and not -inf, which loops compiled for speed may not meet
-    row = torch.where(row, 0.0, lowest) if row.dtype == torch.bool else row.float().clamp(min=lowest)
+    row = row.logical_not().float() * lowest if row.dtype == torch.bool else row.float().clamp(min=lowest)
     return row.expand(batch, -1).contiguous().numpy()
 
 

@@ -66,8 +66,9 @@ class Scheme:
         """Room for states [B, H, T, D]."""
         b, h, t, d = states.shape
         shape = (b, h, t // self.group, d) if self.axis == "channel" else (b, h, t, d // self.group)
-        codes, gains = torch.empty(b, h, t, d * self.nbits // 8, dtype=torch.uint8), torch.empty(b, h, t // block, 1)
-        return Encoded(codes, torch.empty(shape, dtype=torch.float16), torch.empty(shape, dtype=torch.float16), gains)
+        shapes = ((b, h, t, d * self.nbits // 8), shape, shape, (b, h, t // block, 1))
+        dtypes = (torch.uint8, torch.float16, torch.float16, torch.float32)
+        return Encoded(*(torch.empty(shape, dtype=dtype, device=states.device) for shape, dtype in zip(shapes, dtypes)))
 
     def decode(self, encoded: "Encoded", block: int, dtype: torch.dtype) -> torch.Tensor:
         """[B, H, T, D] from packed blocks of `block` tokens each."""
@@ -239,7 +240,7 @@ def _find_loops() -> Callable:
     """The compiled loops, once they have given what torch gives."""
     from .encode_numba import encode_heads
 
-    states = torch.randn(1, 2, 32, 16, generator=torch.Generator().manual_seed(0))
+    states = torch.randn(1, 2, 32, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     for nbits, axis, quantizer in ((4, "channel", native), (8, "token", native), (2, "channel", native_keys), (2, "token", native_values)):
         scheme = Scheme(nbits, axis, 16, quantizer)
         found = scheme._empty(states, 32)

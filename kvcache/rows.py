@@ -28,7 +28,7 @@ def _find_loops() -> Attention:
     from .packed_numba import attend_rows, join, rows_together, rows_worker
 
     generator = torch.Generator().manual_seed(0)
-    query, keys, values = (torch.randn(1, 2, t, 40, generator=generator) for t in (3, 21, 21))
+    query, keys, values = (torch.randn(1, 2, t, 40, generator=generator, dtype=torch.float32, device="cpu") for t in (3, 21, 21))
     loops = Attention(rows_together, rows_worker, attend_rows, join)
     expected = torch.nn.functional.scaled_dot_product_attention(query, keys, values)
     return tested(loops, lambda sharing: _run(loops, query, keys, values, None, 40**-0.5, sharing), expected)
@@ -58,6 +58,6 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
 def _run(loops: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float, sharing: tuple[int, int] | None = None) -> torch.Tensor:
     batch, heads, tokens, dim = key.shape
     fixed = (query.detach().contiguous().numpy().reshape(batch, heads, -1, dim), scale, key.numpy(), value.numpy(), bias(mask, batch))
-    out = torch.empty(*query.shape[:3], value.shape[3])
+    out = torch.empty(*query.shape[:3], value.shape[3], dtype=torch.float32, device="cpu")
     in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, -1, out.shape[3]), *sharing or shares(batch, heads, heads * tokens * dim, tokens))
     return out

@@ -262,3 +262,16 @@ def test_what_cannot_be_fused_is_refused_by_name(wrong, sentence):
         kvcache.create("quantized", model_of("llama"), **wrong)
     with pytest.raises(ValueError, match=sentence):
         kvcache.QuantizedCache(model_of("llama").config, **wrong)
+
+
+@pytest.mark.parametrize("batch,heads", [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_a_layer_that_dropped_its_oldest_blocks_is_read_from_where_its_codes_begin(batch, heads, how):
+    layer, _ = filled(tokens=160, batch=batch, heads=heads, attention=how)
+    dropped = 2
+    for side, axis in layer.axes.items():
+        rows = 1 if axis == "channel" else layer.block
+        for part, count in (("codes", layer.block), ("scales", rows), ("minima", rows), ("gains", 1)):
+            getattr(layer, f"{side}_{part}").drop_front(dropped * count)
+    expected = [torch.cat([layer._decoded(side), getattr(layer, f"{side}_residual").view()], dim=2) for side in ("key", "value")]
+    query = queries(batch, 2 * heads, 64)
+    torch.testing.assert_close(SDPA(query, *layer._packed(), enable_gqa=True), SDPA(query, *expected, enable_gqa=True), **CLOSE)

@@ -83,6 +83,10 @@ class QuantizedLayer(Layer):
 
         For a single token that may be `PackedStates`, which decode when anything but attention touches them.
         """
+        if torch.compiler.is_compiling():
+            from ..uncompiled import update_outside
+
+            return update_outside(self, key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._flush()
@@ -148,7 +152,7 @@ class QuantizedLayer(Layer):
 
     def _side(self, side: str) -> Side:
         residual = getattr(self, f"{side}_residual")
-        encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in Encoded._fields))
+        encoded = Encoded(*(getattr(self, f"{side}_{part}").onwards() for part in Encoded._fields))
         return Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop)
 
     def _flush(self) -> None:
@@ -377,7 +381,7 @@ def _missing(backend: str) -> str | None:
     try:
         if backend in PACKAGES:
             importlib.import_module(PACKAGES[backend])
-        grouped = torch.linspace(-1, 1, 128).view(1, 1, 2, 64)
+        grouped = torch.linspace(-1, 1, 128, dtype=torch.float32, device="cpu").view(1, 1, 2, 64)
         codes, scale, minimum = QUANTIZERS[backend](grouped, 4)
     except Exception as error:  # whatever a broken installation raises is the answer
         return f"backend {backend} unavailable because {type(error).__name__}: {error}"
