@@ -64,7 +64,7 @@ def test_a_chat_compiled_around_its_cache_is_the_eager_one(name):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=needs_compiler)])
 def test_a_quantised_cache_stays_out_of_a_graph_that_the_user_compiles(backend):
     torch._dynamo.reset()
-    model, ids, parameters = model_of("llama", layers=1), token_ids(1, 50), dict(residual_length=8, q_group_size=16, attention="fused")
+    model, ids, parameters = model_of("llama", layers=1), token_ids(1, 50), dict(residual_length=8, q_group_size=32, attention="fused")
 
     @torch.no_grad()
     def logits(forward):
