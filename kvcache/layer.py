@@ -5,10 +5,12 @@ and device moves are derived from that statement, so a new layer writes `update`
 """
 
 import copy
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
+
+from . import kernels
 
 # The axes of keys and values everywhere in this library: batch, key/value heads, tokens, head dimension.
 B, H, T, D = 0, 1, 2, 3
@@ -305,6 +307,7 @@ class Layer(Stored, CacheLayerMixin):
     """Base of our attention layers: Buffers of keys and values."""
 
     bounded: ClassVar[bool] = False  # does the storage stop growing?
+    needs_query: ClassVar[bool] = False  # is `attend` to see every query? Then a model whose attention goes around it is refused.
 
     def __init__(self, is_sliding: bool = False):
         # keys and values are properties here, so the mixin's own __init__, which assigns them, is not called.
@@ -327,6 +330,13 @@ class Layer(Stored, CacheLayerMixin):
     def get_max_length(self) -> int:
         """Largest number of tokens the layer can see; -1 for no limit."""
         return -1
+
+    def attend(self, query: torch.Tensor, keys: Any, values: Any, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
+        """Attention of query [B, Hq, n, D], the n tokens of the last update, over what that update handed over by `attention.hand_over`; returns [B, Hq, n, value D].
+
+        Arguments as scaled_dot_product_attention has them; Hq is a multiple of the H of keys and values [B, H, T, D]. None: torch's own attention is to do it.
+        """
+        return kernels.decode_attention(query, keys, values, mask, scale, is_causal)
 
     @property
     def held(self) -> int:

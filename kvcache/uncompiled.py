@@ -2,17 +2,12 @@
 
 import torch
 
+from .attention import CachedStates
 from .layer import Layer
 
 
 @torch.compiler.disable(reason="this layer's storage has no static shapes, and its loops are not torch's")
 def update_outside(layer: Layer, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`layer.update`, run as it runs without a compiler; returns plain tensors [B, H, T, D], which a graph can take."""
-    keys, values = layer.update(key_states, value_states)
-    return dense(keys), dense(values)
-
-
-def dense(states: torch.Tensor) -> torch.Tensor:
-    """The tensor that these states stand for."""
-    side = getattr(states, "side", None)
-    return states if side is None else side.dense()
+    keys, values = (states.plain() if isinstance(states, CachedStates) else states for states in layer.update(key_states, value_states))
+    return keys, values
