@@ -11,6 +11,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from . import kernels
+from .attention import hand_over
 
 # The axes of keys and values everywhere in this library: batch, key/value heads, tokens, head dimension.
 B, H, T, D = 0, 1, 2, 3
@@ -394,6 +395,51 @@ class RowsLayer(Layer):
     @property
     def values(self) -> torch.Tensor | None:
         return self.value_rows.view()
+
+
+class EvictingLayer(RowsLayer):
+    """A layer that chooses which tokens it keeps, the same number in every head. Stores keys, values [B, H, held, D], in the order of their positions.
+
+    A subclass calls `keep` from its own `update` or, where it goes by the query, from `attend`, after it has attended: `needs_query` is then True. Rows
+    padded on the left would count their padding, so its cache sets `takes_left_padding` to False.
+    """
+
+    bounded = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, n, D]; hand over all that is held, [B, H, held + n, D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        append_both(self.key_rows, self.value_rows, key_states, value_states)
+        self.seen += key_states.shape[T]
+        return hand_over(self, self.key_rows.view(), self.value_rows.view(), key_states.shape[T])
+
+    def keep(self, places: torch.Tensor) -> None:
+        """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, and give back what the others took."""
+        for buffer in (self.key_rows, self.value_rows):
+            rows = buffer.view()
+            index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
+            buffer.replace(rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D])))
+            buffer.shrink(len(buffer))
+
+    @property
+    def held(self) -> int:
+        return len(self.key_rows)
+
+    @property
+    def crop_floor(self) -> int:
+        return 0 if self.held == self.seen else self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(kv_length, kv_offset): what is held stands right before the new tokens, all of which see all of it."""
+        return self.held + query_length, self.seen - self.held
+
+    def refuse_drafts(self) -> None:
+        raise ValueError(f"{type(self).__name__} evicts tokens, and cannot go back as decoding with drafts must")
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        """(fate, count): how many are gone. Which ones differs from head to head."""
+        return [(fate, count) for fate, count in (("evicted", self.seen - self.held), ("full", self.held)) if count]
 
 
 def target_length(seen: int, tokens: int) -> int:

@@ -30,6 +30,20 @@ def decode_attention(
     return cpu.attention_of_many(query, keys, values, mask, scale, is_causal) if query.is_cpu else None
 
 
+def attention(
+    query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None = None, scale: float | None = None, is_causal: bool = False
+) -> torch.Tensor:
+    """As `decode_attention`, and by torch where that returns None: [B, Hq, n, value D]."""
+    out = decode_attention(query, keys, values, mask, scale, is_causal)
+    if out is not None:
+        return out
+    repeats = query.shape[1] // keys.shape[1]
+    keys, values = (states.dense() if isinstance(states, Packed) else states for states in (keys, values))
+    if repeats > 1:
+        keys, values = (states.repeat_interleave(repeats, dim=1) for states in (keys, values))
+    return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, is_causal=is_causal)
+
+
 def faster(keys: torch.Tensor) -> bool:
     """Is there a kernel that attends with one token to plain keys [B, H, T, D], of this size, faster than torch does?"""
     return cpu.worth(keys)
