@@ -129,13 +129,13 @@ HUB_CHOICES: tuple[ModelChoice, ...] = (
 )
 
 
-def _bundled(name: str, folder: Path) -> ModelChoice:
-    nbytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return ModelChoice(name, name, "bundled", f"{nbytes / 1e6:.0f} MB, ships with the project, works offline")
+def _bundled(name: str) -> ModelChoice:
+    nbytes = bundled.nbytes(name)
+    return ModelChoice(name, name, "bundled", f"{nbytes / 1e6:.0f} MB, ships with the project, works offline" if nbytes else "not here: clone the project to have it")
 
 
 DEFAULT = bundled.DEFAULT
-CHOICES: list[ModelChoice] = [*(_bundled(name, folder) for name, folder in bundled.MODELS.items()), *HUB_CHOICES]
+CHOICES: list[ModelChoice] = [*(_bundled(name) for name in bundled.MODELS), *HUB_CHOICES]
 
 
 # ---------------------------------------------------------------------------------------------------- what was asked
@@ -237,12 +237,19 @@ def _report(progress: Progress | None, fraction: float, text: str) -> None:
 def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     if choice.source == "hub":
         return _download(choice, device, dtype, progress)
-    folder = bundled.MODELS[choice.id] if choice.source == "bundled" else _folder_called(choice.id)
+    folder = _bundled_folder(choice.id) if choice.source == "bundled" else _folder_called(choice.id)
     if not (folder / "config.json").is_file():
         raise ModelError(f"The folder {choice.id!r} has no config.json: point to a model in transformers' format.")
     _require_safetensors(choice, [path.name for path in folder.iterdir()])
     _require_memory(choice, _weights_in(folder) * dtype.itemsize, device)
     return folder
+
+
+def _bundled_folder(name: str) -> Path:
+    try:
+        return bundled.path(name)
+    except FileNotFoundError as error:
+        raise ModelError(str(error)) from error
 
 
 def _weights_in(folder: Path) -> int:
