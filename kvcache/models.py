@@ -44,11 +44,17 @@ from .architecture import (
 )
 from .state import CARRIES
 from .step import CompiledStep
+from .weights import device_of
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
 TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
 
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
+
+
+# transformers reads weights under settings of the whole process (torch's default dtype and device, how modules are initialised), so one model at a time;
+# a program that reads models of its own meanwhile holds it too.
+READING = threading.Lock()
 
 
 class ModelError(ValueError):
@@ -474,9 +480,8 @@ def _read_folder(
     _report(progress, 0.85, f"Reading {choice.title}: weights")
     maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        model = maker.from_pretrained(
-            folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
+        with READING:
+            model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True)
         model = model.to(device).eval()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(f"{choice.id} does not fit into {device.type} memory: pick a smaller model.") from error
@@ -539,15 +544,14 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
     if reason := misfit(model.config):
         raise ModelError(f"{model_id} can not go on from a cache: {reason}. Pick another model.")
     text_config = model.config.get_text_config(decoder=True)
-    weight = next(model.parameters())
     has_encoder = bool(model.config.is_encoder_decoder)
     return LoadedModel(
         id=model_id,
         model=model,
         tokenizer=tokenizer,
         config=model.config,
-        device=weight.device,
-        dtype=weight.dtype,
+        device=device_of(model),
+        dtype=next(model.parameters()).dtype,
         context_length=_context_length(text_config),
         eos_ids=_eos_ids(model, tokenizer),
         cache_argument=cache_argument(model),
@@ -595,7 +599,7 @@ class ModelStore:
     """Loaded models, the least recently used dropped. Safe to use from several threads.
 
     A model still held by a conversation stays in memory until that lets go. Two threads that ask for the same model
-    load it once; a slow download holds up nobody who asks for another.
+    load it once; a slow download holds up nobody who asks for another, and weights on disk are read one model at a time.
     """
 
     def __init__(self, max_models: int = 2) -> None:
