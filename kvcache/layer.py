@@ -289,6 +289,12 @@ class Stored:
             setattr(other, name, value.fork() if isinstance(value, Buffer) else copy.deepcopy(value))
         return other
 
+    def __getstate__(self) -> dict:
+        return self.__dict__
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+
     def __deepcopy__(self, memo) -> "Stored":
         other = object.__new__(type(self))
         memo[id(self)] = other

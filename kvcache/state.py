@@ -285,7 +285,15 @@ class StateLayer(States):
 
 @functools.cache
 def _with_states(attention: type[Layer]) -> type[Layer]:
-    return type(f"{attention.__name__}WithStates", (States, attention), {"supports_early_init": False, "is_compileable": attention.is_compileable})
+    beside = {"supports_early_init": False, "is_compileable": attention.is_compileable, "__reduce__": lambda layer: (_unpickled, (attention, layer.__getstate__()))}
+    return type(f"{attention.__name__}WithStates", (States, attention), beside)
+
+
+def _unpickled(attention: type[Layer], state: dict[str, Any]) -> Layer:
+    """A layer with states as it was pickled: no module has its class by name."""
+    layer = object.__new__(_with_states(attention))
+    layer.__setstate__(state)
+    return layer
 
 
 def with_states(layer: Layer, number_of_states: int, carries: bool) -> Layer:

@@ -1,5 +1,6 @@
 """SinkCache: keep the first tokens and a recent window, and stay fluent for ever."""
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -134,7 +135,7 @@ class SinkCache(Cache):
         self.window_length, self.num_sink_tokens = window_length, num_sink_tokens = first.window_length, first.num_sink_tokens
         if config is None:
             warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
-            return super().__init__(None, lambda: SinkLayer(window_length, num_sink_tokens))
+            return super().__init__(None, functools.partial(SinkLayer, window_length, num_sink_tokens))
         config = decoder_config(config)
         reason = misfit(config)
         if reason:

@@ -1,5 +1,6 @@
 """SlidingWindowCache: keep the last tokens only, on any model."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -176,7 +177,7 @@ class SlidingWindowCache(Cache):
         given = {"batch_size": checked_batch(batch_size, max_batch_size), "device": device, "dtype": dtype, "layer_device_map": layer_device_map}
         if max_cache_len is None:
             _refuse_allocation(given)
-            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), lambda: WindowLayer(window_length))
+            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), functools.partial(WindowLayer, window_length))
         elif text is None:
             raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
         elif reason := static_misfit(text):

@@ -211,6 +211,14 @@ class StaticLayer(Layer):
         self.settle()
         return super().fork()
 
+    def __getstate__(self) -> dict:
+        self.settle()
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._place_again()
+
     def __deepcopy__(self, memo) -> "StaticLayer":
         self.settle()
         other = super().__deepcopy__(memo)
