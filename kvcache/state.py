@@ -19,7 +19,7 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
-from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once
+from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once, why_not_prompted
 from .layer import B, CropError, Layer, Stored, target_length
 from .pictures import counts_pictures, keep, place, refuse_types
 
@@ -352,6 +352,8 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     ahead = next((layer for layer in counted if isinstance(layer, States) and layer.number_of_states == 1 and layer.taken > layer.seen), None)
     if ahead is not None:
         raise ValueError(f"a forward ended half-way on this cache: a recurrent state has taken {ahead.taken} tokens and the attention beside it {ahead.seen}; reset() it and feed all tokens again")
+    if any(layer.assigned for layer in counted):
+        _refuse_uneven([layer for layer in counted if isinstance(layer, Layer)])
     if not counted or counted[0].seen <= counted[-1].seen:
         return
     first, last = counted[0].seen, counted[-1].seen
@@ -362,6 +364,17 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     if 0 < last < first and all(layer.crop_floor <= last for layer in counted):
         repair = f"crop({last}) takes back what it left"
     raise ValueError(f"a forward ended half-way on this cache: the first layer has seen {first} tokens and the last {last}; {repair}")
+
+
+def _refuse_uneven(layers: list[Layer]) -> None:
+    """Raise ValueError where keys and values were assigned to layers so that they differ in the tokens they have seen."""
+    for layer in layers:
+        layer.check_sides()
+    lengths = sorted({layer.seen for layer in layers if layer.is_initialized})
+    if len(lengths) > 1:
+        raise ValueError(f"keys and values were assigned to some layers of this cache, so that layers have seen {' and '.join(map(str, lengths))} tokens: assign those of every layer")
+    for layer in layers:
+        layer.assigned = False
 
 
 def refuse_repetition(tokens: int, seen: int) -> None:
@@ -411,7 +424,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
 
     All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
-    _check_fed(input_ids, cache)
+    _check_fed(model, input_ids, cache)
     side = ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
@@ -452,8 +465,10 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     return torch.cat(logits, dim=1)
 
 
-def _check_fed(input_ids: Any, cache: Any) -> None:
-    """Raise ValueError for what is not ids [B, T], and for what is not a cache."""
+def _check_fed(model, input_ids: Any, cache: Any) -> None:
+    """Raise ValueError for what is not ids [B, T], for what is not a cache, and for a model that takes none."""
+    if reason := why_not_prompted(model):
+        raise ValueError(reason)
     if not isinstance(input_ids, torch.Tensor) or input_ids.dim() != 2 or not input_ids.shape[1]:
         got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else type(input_ids).__name__
         raise ValueError(f"input_ids must be a LongTensor [rows, tokens], with at least one token to feed, got {got}")
