@@ -391,7 +391,7 @@ class Layer(Stored, CacheLayerMixin):
         keys, values = self.sides()
         before, buffer = len(keys), values if side == "values" else keys
         buffer.clear()
-        buffer.append(rows)
+        buffer.append(rows.clone() if rows.requires_grad else rows)  # with a gradient they would be held as they are
         self.seen += len(keys) - before
         self.assigned, self.is_initialized = True, _alike(keys, values)
         if self.is_initialized:

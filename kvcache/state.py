@@ -230,14 +230,14 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         return {index: getattr(self, f"conv_{index}").filled for index in range(self.number_of_states)}
 
     @property
-    def conv_states(self) -> dict[int, torch.Tensor | None]:
+    def conv_states(self) -> "HeldStates":
         """The last inputs of each convolution [B, channels, kernel]."""
-        return {index: getattr(self, f"conv_{index}").data for index in range(self.number_of_states)}
+        return HeldStates(self, "conv")
 
     @property
-    def recurrent_states(self) -> dict[int, torch.Tensor | None]:
+    def recurrent_states(self) -> "HeldStates":
         """The state of each scan [B, ...]."""
-        return {index: getattr(self, f"recurrent_{index}").data for index in range(self.number_of_states)}
+        return HeldStates(self, "recurrent")
 
     @property
     def is_conv_states_initialized(self) -> dict[int, bool]:
@@ -246,6 +246,23 @@ class States(Stored, LinearAttentionCacheLayerMixin):
     @property
     def is_recurrent_states_initialized(self) -> dict[int, bool]:
         return {index: state is not None for index, state in self.recurrent_states.items()}
+
+
+class HeldStates(dict):
+    """The states of one kind that a layer holds, by number; one that is assigned is held from then on."""
+
+    def __init__(self, layer: States, kind: str):
+        super().__init__({index: getattr(layer, f"{kind}_{index}").data for index in range(layer.number_of_states)})
+        self.layer, self.kind = layer, kind
+
+    def __setitem__(self, index: int, state: torch.Tensor) -> None:
+        held = getattr(self.layer, f"{self.kind}_{index}")
+        held.write(state.clone())  # with a gradient it would be held as it is, and another cache's with it
+        self.layer._filled_by(state, 0)
+        super().__setitem__(index, held.data)
+
+    def __reduce__(self) -> tuple:
+        return dict, (dict(self),)
 
 
 class StateLayer(States):

@@ -86,9 +86,9 @@ class SinkLayer(WindowLayer):
             return read_only(self.key_rows.view().clone(), "keys of a SinkCache cannot be edited in place, since those of the sinks are rotated anew from originals: edit a clone() and assign that before any are evicted")
 
     def check_assigned(self, side: str, rows: torch.Tensor) -> None:
-        super().check_assigned(side, rows)
         if side == "keys" and self.evicted and self.num_sink_tokens:
             raise ValueError(f"keys cannot be assigned to a {type(self).__name__} that has evicted tokens: its sinks' are rotated anew from originals; reset() it and feed the tokens again")
+        super().check_assigned(side, rows)
 
     def assign(self, side: str, rows: torch.Tensor) -> None:
         super().assign(side, rows)
