@@ -237,6 +237,7 @@ class Stored:
     is_initialized = False
     seen = 0
     skippable = False  # do some forwards rightly pass this layer's count by?
+    number_of_states = 0  # recurrent ones, beside keys and values or alone
     assigned = False  # were keys or values assigned to it since the last forward?
 
     def buffers(self) -> dict[str, Buffer]:

@@ -366,10 +366,10 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     and its own states, several, have taken those already (single tokens they take without a word to the cache).
     """
     counted = [layer for layer in layers if isinstance(layer, Stored) and not layer.skippable]
-    ahead = next((layer for layer in counted if isinstance(layer, States) and layer.number_of_states == 1 and layer.taken > layer.seen), None)
+    ahead = next((layer for layer in counted if layer.number_of_states == 1 and layer.taken > layer.seen), None)
     if ahead is not None:
         raise ValueError(f"a forward ended half-way on this cache: a recurrent state has taken {ahead.taken} tokens and the attention beside it {ahead.seen}; reset() it and feed all tokens again")
-    if any(layer.assigned for layer in counted):
+    if [layer for layer in counted if layer.assigned]:
         _refuse_uneven([layer for layer in counted if isinstance(layer, Layer)])
     if not counted or counted[0].seen <= counted[-1].seen:
         return
