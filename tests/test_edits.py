@@ -208,3 +208,6 @@ def test_the_layers_of_a_pair_are_shown_and_not_taken():
     pair = kvcache.EncoderDecoderCache(filled(DynamicCache()), filled(DynamicCache()))
     with pytest.raises(TypeError):
         pair.layers[0] = pair.layers[1]
+    assert pair.check_dynamic_cache("crop") is None  # as transformers asks before a crop, which then works
+    pair.crop(-3)
+    assert pair.get_seq_length() == 5
