@@ -54,7 +54,7 @@ def generate(
     if wants_compiled(cache):
         raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
     if not cache.takes_left_padding:
-        refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
+        refuse_padding(cache, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     configs = (model.generation_config, kwargs.get("generation_config"))
