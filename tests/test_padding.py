@@ -10,7 +10,7 @@ import transformers
 from architectures import ROTARY, logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache import padding
+from kvcache import padding, upstream_quirks
 
 GREEDY = dict(max_new_tokens=4, do_sample=False)
 REFUSED = "SinkCache cannot take left-padded rows: their padding would be kept as their first tokens"
@@ -102,7 +102,7 @@ def test_caches_that_take_padding_do_not_look(monkeypatch):
 
 
 def test_a_mask_of_another_shape_or_asker_is_none():
-    assert padding.mask_of_forward() is None
+    assert upstream_quirks.mask_of_forward() is None
     padding.refuse_padding("It", None)
 
 
