@@ -46,14 +46,14 @@ def test_bloom_says_which_mask_its_bias_needs_where_the_keys_are_of_another_leng
     model, ids = transformers.BloomForCausalLM(config).eval(), token_ids(2, 30)
     cache = kvcache.create(name, model, **({"window_length": 16} if name == "sliding_window" else {"max_cache_len": 40}))
     exact, ones = logits_without_cache(model, ids), torch.ones(2, 30, dtype=torch.long)
-    model(ids[:, :20], cache=cache)
+    model(ids[:, :20], past_key_values=cache)
     for tokens in (1, 10):
         with pytest.raises(ValueError, match="leave the mask out where nothing is padded"):
-            model(ids[:, 20 : 20 + tokens], attention_mask=ones[:, : 20 + tokens], cache=cache)
+            model(ids[:, 20 : 20 + tokens], attention_mask=ones[:, : 20 + tokens], past_key_values=cache)
         assert cache.get_seq_length() == 20 and not cache.torn
     if name != "sliding_window":
         whole = torch.nn.functional.pad(ones, (0, 10))
-        torch.testing.assert_close(model(ids[:, 20:], attention_mask=whole, cache=cache).logits, exact[:, 20:], atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(model(ids[:, 20:], attention_mask=whole, past_key_values=cache).logits, exact[:, 20:], atol=2e-4, rtol=1e-4)
 
 
 @torch.no_grad()
