@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .compiled import Loops, shared, shares, team_address
+from .extras import why_not_imported
 from .quantize import Encoded, Scheme, native
 
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
@@ -135,7 +136,7 @@ def why_not(nbits: int) -> str | None:
     try:
         import numba  # noqa: F401
     except Exception as error:  # missing, or whatever a broken installation raises
-        return f"attention over packed codes needs numba: {type(error).__name__}: {error}"
+        return f"attention over packed codes is unavailable: {why_not_imported(error)}"
     return None
 
 

@@ -10,7 +10,7 @@ import kvcache
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
-    "kvcache.architecture", "kvcache.layer", "kvcache.padding", "kvcache.pictures", "kvcache.whole", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.compiled", "kvcache.half_quadratic", "kvcache.encode_numba", "kvcache.quantize", "kvcache.packed_numba", "kvcache.packed", "kvcache.rows", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
+    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.layer", "kvcache.padding", "kvcache.pictures", "kvcache.whole", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.compiled", "kvcache.half_quadratic", "kvcache.encode_numba", "kvcache.quantize", "kvcache.packed_numba", "kvcache.packed", "kvcache.rows", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
     "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
     "kvcache.conversation", "kvcache.speed", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
 ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_all_is_the_public_surface():
 def test_the_top_level_is_what_it_should_be():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     top = {name.split("/")[0] for name in tracked if name}
-    assert {name for name in top if not name.startswith(".")} <= {"app.py", "kvcache", "ui", "tests", "requirements.txt", "README.md", "pytest.ini", "LICENSE"}
+    assert {name for name in top if not name.startswith(".")} <= {"app.py", "kvcache", "ui", "tests", "requirements.txt", "README.md", "pyproject.toml", "LICENSE"}
 
 
 def test_no_file_is_too_big_for_a_spaces_git():
