@@ -13,22 +13,23 @@ LARGEST_SCALE = 2e4
 NOTHING = 0.99 * BETA ** (-1 / (2 - P))  # errors up to here are surely shrunk to zero, however powers round
 
 
-def solve(rows: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows [groups, group] -> codes uint8 like them, scale and minimum [groups, 1]. All rows stop together, once their mean error no longer falls."""
-    rows, top = rows.float(), 2**nbits - 1
-    low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
+def solve(blocks: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Blocks [n, groups, group] -> codes uint8 like them, scale and minimum [n, groups, 1]. All groups of a block stop together, once their mean error no longer falls."""
+    rows, top = blocks.float(), 2**nbits - 1
+    low, high = rows.amin(dim=2, keepdim=True), rows.amax(dim=2, keepdim=True)
     steps_per = torch.where((high - low).abs() <= FLAT, 1.0, top / (high - low)).clamp(max=LARGEST_SCALE)
-    steps, zero, best = rows * steps_per, -low * steps_per, torch.inf
+    steps, zero, best = rows * steps_per, -low * steps_per, torch.full((len(rows), 1, 1), torch.inf, dtype=torch.float64, device=rows.device)
+    going = torch.ones_like(best, dtype=torch.bool)
     for _ in range(ITERATIONS):
         codes = (steps + zero).round_().clamp_(0, top)
         errors = rows - (codes - zero).div_(steps_per)
         magnitude = errors.abs()
-        error = magnitude.mean().item()
+        error = magnitude.double().mean(dim=(1, 2), keepdim=True)  # in 64 bits, so that a block stops alike alone and among others
         wanted = steps if magnitude.amax() < NOTHING else (rows - _shrunk(errors, magnitude)).mul_(steps_per)
-        zero = codes.sub_(wanted).mean(dim=1, keepdim=True)
-        if not error < best:
+        zero = torch.where(going, codes.sub_(wanted).mean(dim=2, keepdim=True), zero)
+        going, best = going & (error < best), torch.minimum(error, best)
+        if not going.any():
             break
-        best = error
     codes = (steps + zero).round_().clamp_(0, top).to(torch.uint8)
     return codes, 1.0 / steps_per, -zero * (1.0 / steps_per)
 

@@ -5,10 +5,13 @@ and device moves are derived from that statement, so a new layer writes `update`
 """
 
 import copy
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
+
+from . import kernels
+from .attention import hand_over
 
 # The axes of keys and values everywhere in this library: batch, key/value heads, tokens, head dimension.
 B, H, T, D = 0, 1, 2, 3
@@ -42,6 +45,10 @@ class Buffer:
     def view(self) -> torch.Tensor | None:
         """The filled rows [B, H, len, D], sharing storage; None before the first append."""
         return None if self.data is None else self.data.narrow(T, self.start, self.stop - self.start)
+
+    def onwards(self) -> torch.Tensor:
+        """The storage from the first filled row to the end of what is reserved [B, H, capacity - start, D]: cheaper than `view` where nothing was dropped."""
+        return self.data if not self.start else self.data[:, :, self.start :]
 
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
@@ -301,6 +308,7 @@ class Layer(Stored, CacheLayerMixin):
     """Base of our attention layers: Buffers of keys and values."""
 
     bounded: ClassVar[bool] = False  # does the storage stop growing?
+    needs_query: ClassVar[bool] = False  # is `attend` to see every query? Then a model whose attention goes around it is refused.
 
     def __init__(self, is_sliding: bool = False):
         # keys and values are properties here, so the mixin's own __init__, which assigns them, is not called.
@@ -323,6 +331,13 @@ class Layer(Stored, CacheLayerMixin):
     def get_max_length(self) -> int:
         """Largest number of tokens the layer can see; -1 for no limit."""
         return -1
+
+    def attend(self, query: torch.Tensor, keys: Any, values: Any, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
+        """Attention of query [B, Hq, n, D], the n tokens of the last update, over what that update handed over by `attention.hand_over`; returns [B, Hq, n, value D].
+
+        Arguments as scaled_dot_product_attention has them; Hq is a multiple of the H of keys and values [B, H, T, D]. None: torch's own attention is to do it.
+        """
+        return kernels.decode_attention(query, keys, values, mask, scale, is_causal)
 
     @property
     def held(self) -> int:
@@ -380,6 +395,51 @@ class RowsLayer(Layer):
     @property
     def values(self) -> torch.Tensor | None:
         return self.value_rows.view()
+
+
+class EvictingLayer(RowsLayer):
+    """A layer that chooses which tokens it keeps, the same number in every head. Stores keys, values [B, H, held, D], in the order of their positions.
+
+    A subclass calls `keep` from its own `update` or, where it goes by the query, from `attend`, after it has attended: `needs_query` is then True. Rows
+    padded on the left would count their padding, so its cache sets `takes_left_padding` to False.
+    """
+
+    bounded = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [B, H, n, D]; hand over all that is held, [B, H, held + n, D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        append_both(self.key_rows, self.value_rows, key_states, value_states)
+        self.seen += key_states.shape[T]
+        return hand_over(self, self.key_rows.view(), self.value_rows.view(), key_states.shape[T])
+
+    def keep(self, places: torch.Tensor) -> None:
+        """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, and give back what the others took."""
+        for buffer in (self.key_rows, self.value_rows):
+            rows = buffer.view()
+            index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
+            buffer.replace(rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D])))
+            buffer.shrink(len(buffer))
+
+    @property
+    def held(self) -> int:
+        return len(self.key_rows)
+
+    @property
+    def crop_floor(self) -> int:
+        return 0 if self.held == self.seen else self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(kv_length, kv_offset): what is held stands right before the new tokens, all of which see all of it."""
+        return self.held + query_length, self.seen - self.held
+
+    def refuse_drafts(self) -> None:
+        raise ValueError(f"{type(self).__name__} evicts tokens, and cannot go back as decoding with drafts must")
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        """(fate, count): how many are gone. Which ones differs from head to head."""
+        return [(fate, count) for fate, count in (("evicted", self.seen - self.held), ("full", self.held)) if count]
 
 
 def target_length(seen: int, tokens: int) -> int:

@@ -6,7 +6,7 @@ which suits values. Source: KIVI, Liu et al. 2024, arXiv 2402.02750. Every block
 magnitude per head first, so that neither tiny nor huge data is lost in float16 scales, and no group spans two heads
 or two batch rows, so that no row depends on another.
 
-On a CPU compiled loops (`encode_numba`) do what is written here for torch, and give the same codes to the bit.
+This is the torch of it, on any device; compiled loops (`kernels/cpu_encode.py`) give the same codes to the bit.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,8 @@ from typing import NamedTuple
 import torch
 
 from . import half_quadratic
-from .compiled import Loops, shared
 
-# (grouped values in [-1, 1] [..., group], nbits) -> codes uint8 [..., group], scale and minimum [..., 1]
+# (grouped values in [-1, 1] [B, H, blocks, ..., group], nbits) -> codes uint8 [..., group], scale and minimum [..., 1]
 Quantizer = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
@@ -36,38 +35,21 @@ class Scheme:
 
         A block is a multiple of `group` on the channel axis, D is on the token axis. Alone or among others a block comes out the same.
         """
-        block = block or states.shape[2]
-        encoded = self._by_loops(states, block)
-        if encoded is None:
-            blocks = [self._encode_block(each) for each in states.split(block, dim=2)]
-            encoded = blocks[0] if len(blocks) == 1 else Encoded(*(torch.cat(parts, dim=2) for parts in zip(*blocks)))
-        return encoded
+        b, h, t, d = states.shape
+        block = block or t
+        spans = [self._encode_blocks(span, block) for span in states.split(max(1, AT_ONCE // (b * h * block * d)) * block, dim=2)]
+        return spans[0] if len(spans) == 1 else Encoded(*(torch.cat(parts, dim=2) for parts in zip(*spans)))
 
-    def _encode_block(self, block: torch.Tensor) -> "Encoded":
-        """[B, H, T, D] as one block."""
-        b, h, t, d = block.shape
-        work = block.float()
-        gains = work.abs().amax(dim=(2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    def _encode_blocks(self, states: torch.Tensor, block: int) -> "Encoded":
+        """[B, H, T, D] as T / block blocks."""
+        b, h, t, d = states.shape
+        work = states.float().unflatten(2, (-1, block))  # [B, H, blocks, block, D]
+        gains = work.abs().amax(dim=(3, 4), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         codes, scale, minimum = self.quantizer(self._grouped(work / gains), self.nbits)
         shape = (b, h, -1, d) if self.axis == "channel" else (b, h, t, -1)
         scales, minima = (x.squeeze(-1).half().reshape(shape) for x in (scale, minimum))
-        return Encoded(pack(self._ungrouped(codes, (b, h, t, d)), self.nbits), scales, minima, gains)
-
-    def _by_loops(self, states: torch.Tensor, block: int) -> "Encoded | None":
-        """As torch would have it, by the compiled loops; None where they are not to be used, or meet what is not finite."""
-        fit = LEVELS.get(self.quantizer)
-        known = fit and self.nbits in LOOP_NBITS and states.device.type == "cpu" and not (torch.is_grad_enabled() and states.requires_grad)
-        if not known or not states.numel() or not LOOPS.ready(wait=False):
-            return None
-        encoded = self._empty(states, block)
-        return encoded if _run(LOOPS.run, self, fit, states, encoded) else None
-
-    def _empty(self, states: torch.Tensor, block: int) -> "Encoded":
-        """Room for states [B, H, T, D]."""
-        b, h, t, d = states.shape
-        shape = (b, h, t // self.group, d) if self.axis == "channel" else (b, h, t, d // self.group)
-        codes, gains = torch.empty(b, h, t, d * self.nbits // 8, dtype=torch.uint8), torch.empty(b, h, t // block, 1)
-        return Encoded(codes, torch.empty(shape, dtype=torch.float16), torch.empty(shape, dtype=torch.float16), gains)
+        encoded = Encoded(pack(self._ungrouped(codes, (b, h, t, d)), self.nbits), scales, minima, gains.flatten(3))
+        return Encoded(*(part.contiguous() for part in encoded))
 
     def decode(self, encoded: "Encoded", block: int, dtype: torch.dtype) -> torch.Tensor:
         """[B, H, T, D] from packed blocks of `block` tokens each."""
@@ -85,14 +67,14 @@ class Scheme:
         states = torch.addcmul(minima, codes.float(), scales).view(b, h, t, d)
         return states.to(dtype) if dtype != torch.float16 else states.clamp_(-LARGEST16, LARGEST16).half()  # a level may lie a rounding beyond
 
-    def _grouped(self, block: torch.Tensor) -> torch.Tensor:
-        """[B, H, T, D] -> [B, H, T / group, D, group] or [B, H, T, D / group, group], the order in which scales are stored; nothing is copied."""
+    def _grouped(self, blocks: torch.Tensor) -> torch.Tensor:
+        """[B, H, blocks, T, D] -> [B, H, blocks, T / group, D, group] or [B, H, blocks, T, D / group, group], the order in which scales are stored; nothing is copied."""
         if self.axis == "channel":
-            return block.unflatten(2, (-1, self.group)).transpose(3, 4)
-        return block.unflatten(3, (-1, self.group))
+            return blocks.unflatten(3, (-1, self.group)).transpose(4, 5)
+        return blocks.unflatten(4, (-1, self.group))
 
     def _ungrouped(self, codes: torch.Tensor, shape: tuple[int, int, int, int]) -> torch.Tensor:
-        return (codes.transpose(3, 4) if self.axis == "channel" else codes).reshape(shape)
+        return (codes.transpose(4, 5) if self.axis == "channel" else codes).reshape(shape)
 
 
 class Encoded(NamedTuple):
@@ -190,10 +172,10 @@ def quanto(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def hqq(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """HQQ's half-quadratic solver chooses scale and zero, batch row by batch row: its early stop looks at all it is given."""
-    rows = [half_quadratic.solve(row.reshape(-1, row.shape[-1]), nbits) for row in grouped]
-    codes, scale, minimum = (torch.stack(parts) for parts in zip(*rows))
-    return codes.view(grouped.shape), *(x.view(*grouped.shape[:-1], 1) for x in (scale, minimum))
+    """HQQ's half-quadratic solver chooses scale and zero, for each block of each batch row alone: its early stop looks at all it is given."""
+    blocks = grouped.transpose(1, 2)  # [B, blocks, H, ..., group]
+    solved = half_quadratic.solve(blocks.flatten(0, 1).flatten(1, -2), nbits)
+    return tuple(part.reshape(*blocks.shape[:-1], -1).transpose(1, 2) for part in solved)
 
 
 def _uniform(grouped: torch.Tensor, nbits: int, middle: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -214,39 +196,7 @@ FITS, TINY = 2, 1e-12  # more fits change the error by no more than 2 %
 LARGEST16 = torch.finfo(torch.float16).max
 TINY16 = 2.0**-24  # the smallest float16 above 0: beside a channel a hundred times as loud, scales of eight bits are below the smallest normal one
 FITTED_NBITS = 2
+AT_ONCE = 1 << 24  # elements that are quantised at once, which bounds what the work takes beside them
 # What the compiled loops know: by quantiser, the middle of a range that levels begin over and the power of a deviation that weighs in a fit.
 LEVELS = {native: (1.0, 0), native_keys: (1.0, 3), native_values: (0.7, 0)}
-LOOP_NBITS = (8, 4, 2)
-ENOUGH = 1 << 18  # elements below which a second thread costs more than it brings
 QUANTIZERS: dict[str, Quantizer] = {"native": native, "hqq": hqq, "quanto": quanto}
-
-
-def _run(encode_heads: Callable, scheme: Scheme, fit: tuple[float, int], states: torch.Tensor, encoded: Encoded) -> bool:
-    """Fill `encoded` for states [B, H, T, D], the heads of its blocks shared by threads; False if there is something that is not finite."""
-    states = states.detach().float()
-    states = states if states.stride(3) == 1 else states.contiguous()
-    extent = sum((size - 1) * stride for size, stride in zip(states.shape, states.stride())) + 1
-    flat = states.as_strided((extent,), (1,)).numpy()
-    fits, (middle, power) = (FITS if scheme.nbits == FITTED_NBITS and scheme.quantizer is not native else 0), fit
-    codes, scales, minima, gains = encoded
-    arrays = (codes.numpy(), scales.view(torch.uint16).numpy(), minima.view(torch.uint16).numpy(), gains.numpy())
-    rim = (1 - middle) / 2 if fits else 0.0
-    arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.group, scheme.nbits, rim, fits, power == 3, *arrays)
-    return all(shared(encode_heads, arguments, gains.numel(), torch.get_num_threads() if states.numel() > ENOUGH else 1))
-
-
-def _find_loops() -> Callable:
-    """The compiled loops, once they have given what torch gives."""
-    from .encode_numba import encode_heads
-
-    states = torch.randn(1, 2, 32, 16, generator=torch.Generator().manual_seed(0))
-    for nbits, axis, quantizer in ((4, "channel", native), (8, "token", native), (2, "channel", native_keys), (2, "token", native_values)):
-        scheme = Scheme(nbits, axis, 16, quantizer)
-        found = scheme._empty(states, 32)
-        finite = _run(encode_heads, scheme, LEVELS[quantizer], states, found)
-        if not finite or not all(torch.equal(*pair) for pair in zip(found, scheme._encode_block(states))):
-            raise RuntimeError(f"the self-test of {nbits} bits along the {axis} axis failed")
-    return encode_heads
-
-
-LOOPS = Loops("compiled quantising is unavailable; torch does it, slower", _find_loops)

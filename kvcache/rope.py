@@ -72,7 +72,7 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
     if rotary is None or not hasattr(module, "rotate_half"):
         raise RopeError(f"{config.model_type} has no rotary position embedding")
     embedding = rotary(config)
-    turn = module.rotate_half(torch.arange(1.0, 5.0)).tolist()
+    turn = module.rotate_half(torch.arange(1.0, 5.0, dtype=torch.float32)).tolist()
     if turn not in (*TURNS.values(), BACKWARDS):
         raise RopeError(f"{config.model_type} pairs the dims of a head in a way of its own")
     frequencies = getattr(embedding, f"{layer_type}_inv_freq", getattr(embedding, "inv_freq", None))

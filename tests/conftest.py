@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def attention_loops():
-    from kvcache import packed, rows
+    from kvcache.kernels import cpu
 
-    for loops in (packed.LOOPS, rows.LOOPS):
+    for loops in (cpu.PACKED, cpu.PLAIN):
         assert loops.ready(wait=True), loops.reason

@@ -22,6 +22,7 @@ from slow import FORMULAS, slow
 from stand_in import StandIn, parked
 
 import kvcache
+from kvcache import catalog
 from kvcache.architecture import cache_argument
 from kvcache.caches.offloaded import Offloading
 from kvcache.caches.quantized import QuantizedLayer
@@ -434,7 +435,7 @@ def try_operation(case: Case, operation: str) -> Outcome:
     return Outcome(None)
 
 
-CASES = {
+CHOSEN = {
     "dynamic": Case("dynamic", "llama", {}, {}),
     "static": Case("static", "llama", {"max_cache_len": 128}, {"max_cache_len": 96}),
     "hybrid": Case("hybrid", "gemma3", {"max_cache_len": 128}, {"max_cache_len": 96}),
@@ -455,3 +456,12 @@ CASES = {
         {"self_cache": "quantized", "residual_length": 16, "q_group_size": 32},
     ),
 }
+
+
+def smallest(entry) -> dict:
+    """A cache's whole numbers at the least that they may be: where it loses something, if it does."""
+    return {parameter.name: parameter.minimum for parameter in entry.parameters if parameter.kind == "int"}
+
+
+# A cache that nobody chose a case for, such as a new file in kvcache/caches, is tried on a Llama.
+CASES = {**{name: Case(name, "llama", {}, smallest(entry)) for name, entry in (catalog.ENTRIES | catalog.OTHERS).items() if name not in CHOSEN}, **CHOSEN}

@@ -59,3 +59,16 @@ def test_a_chat_compiled_around_its_cache_is_the_eager_one(name):
         list(talk.send("The keeper counts the ships.")), list(talk.send("And then?")), list(talk.regenerate())
     assert loaded.step.outcome(talks[1].cache).failure is None
     assert talks[0].messages == talks[1].messages and talks[0].ids == talks[1].ids
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=needs_compiler)])
+def test_a_quantised_cache_stays_out_of_a_graph_that_the_user_compiles(backend):
+    torch._dynamo.reset()
+    model, ids, parameters = model_of("llama", layers=1), token_ids(1, 50), dict(residual_length=8, q_group_size=32, attention="fused")
+
+    @torch.no_grad()
+    def logits(forward):
+        cache = kvcache.create("quantized", model, **parameters)
+        return torch.cat([forward(piece, past_key_values=cache).logits for piece in (ids[:, :30], *ids[:, 30:42].split(1, dim=1), ids[:, 42:])], dim=1)
+
+    torch.testing.assert_close(logits(torch.compile(model, backend=backend)), logits(model), atol=2e-4, rtol=1e-4)

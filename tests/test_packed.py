@@ -3,10 +3,13 @@
 import pytest
 import torch
 from architectures import model_of, token_ids
+from transformers.integrations.sdpa_attention import repeat_kv
 
 import kvcache
-from kvcache import compiled, packed
+from kvcache.attention import CachedStates
 from kvcache.caches.quantized import QuantizedLayer
+from kvcache.kernels import cpu, threads
+from kvcache.kernels import packed as pieces
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -24,18 +27,18 @@ def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40,
 @pytest.fixture(params=["fused", "decode"])
 def how(request, monkeypatch):
     """Who reads the codes: the compiled loops, or torch in pieces that are small for a test."""
-    monkeypatch.setattr(packed, "PIECE", 64)
+    monkeypatch.setitem(pieces.PIECE, "cpu", 64)
     return request.param
 
 
 @pytest.fixture(params=[(1, True), (2, True), (3, True), (64, True), (3, False)], ids=str)
-def threads(request, monkeypatch):
+def sharing(request, monkeypatch):
     """So many of them share whatever there is to do: torch's, or where it lends none our own."""
     number, lent = request.param
-    monkeypatch.setattr(compiled, "EACH", 1)
+    monkeypatch.setattr(threads, "EACH", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: number)
     if not lent:
-        monkeypatch.setattr(packed, "team_address", lambda: 0)
+        monkeypatch.setattr(cpu, "team_address", lambda: 0)
 
 
 def queries(batch, heads, dim, tokens=1):
@@ -43,8 +46,8 @@ def queries(batch, heads, dim, tokens=1):
 
 
 def dense(states):
-    assert all(isinstance(s, packed.PackedStates) for s in states), "these should have stayed packed"
-    return [s.side.dense() for s in states]
+    assert all(isinstance(s, CachedStates) for s in states), "these should have stayed packed"
+    return [s.held.dense() for s in states]
 
 
 @pytest.mark.parametrize("nbits", [8, 4, 2])
@@ -74,7 +77,7 @@ def test_other_backends_codes_are_read_too(backend, how):
 @pytest.mark.parametrize("nbits", [3, 1])
 def test_widths_that_the_loops_do_not_read_go_in_pieces(nbits):
     _, states = filled(nbits, backend="hqq", attention="auto")
-    assert not any(s.fused for s in states)
+    assert not cpu.takes(queries(2, 3, 64), states[0].held, states[1].held, None)
     torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
 
 
@@ -101,7 +104,7 @@ def test_huge_and_tiny_scores_stay_finite(how):
 
 
 @pytest.mark.parametrize("heads", [1, 3, 5])
-def test_threads_share_heads_and_spans_of_tokens(heads, threads):
+def test_threads_share_heads_and_spans_of_tokens(heads, sharing):
     _, states = filled(heads=heads, tokens=400)
     query, keep = queries(2, heads, 64), torch.rand(2, 1, 1, 401, generator=torch.Generator().manual_seed(heads)) < 0.7
     padded = torch.ones_like(keep)
@@ -110,7 +113,7 @@ def test_threads_share_heads_and_spans_of_tokens(heads, threads):
         torch.testing.assert_close(SDPA(query, *states, attn_mask=mask), SDPA(query, *dense(states), attn_mask=mask), **CLOSE)
 
 
-def test_a_row_does_not_depend_on_other_rows(how, threads):
+def test_a_row_does_not_depend_on_other_rows(how, sharing):
     _, states = filled(attention=how)
     query = queries(2, 3, 64)
     layer = QuantizedLayer("native", 4, 32, 40, attention=how)
@@ -167,7 +170,7 @@ def test_gradients_are_not_lost():
     SDPA(query, *states).sum().backward()
     assert query.grad.abs().sum() > 0
     grown = layer.update(torch.randn(2, 3, 1, 64).requires_grad_(), torch.randn(2, 3, 1, 64).requires_grad_())
-    assert not any(isinstance(s, packed.PackedStates) for s in grown)
+    assert not any(isinstance(s, CachedStates) for s in grown)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -209,8 +212,8 @@ def test_buffers_that_lie_otherwise_in_memory_are_read_right(part, dtype):
     buffer = getattr(layer, part)
     buffer.data = buffer.data.transpose(1, 2).contiguous().transpose(1, 2)
     assert not buffer.data.is_contiguous()
-    states, query = layer._packed(), queries(2, 6, 64).to(dtype)
-    expected = SDPA(query.float(), *(state.side.dense().float() for state in states), enable_gqa=True)
+    states, query = layer._attended(torch.empty(2, 3, 1, 64)), queries(2, 6, 64).to(dtype)
+    expected = SDPA(query.float(), *(state.held.dense().float() for state in states), enable_gqa=True)
     torch.testing.assert_close(SDPA(query, *states, enable_gqa=True), expected.to(dtype), **(CLOSE if dtype == torch.float32 else dict(atol=0.02, rtol=0.02)))
 
 
@@ -235,24 +238,25 @@ def test_queries_that_do_not_fit_are_refused_as_torch_refuses_them(shape, how):
 
 
 def test_auto_goes_in_pieces_until_the_loops_are_compiled(monkeypatch):
-    monkeypatch.setattr(packed.LOOPS, "run", None)
-    monkeypatch.setattr(packed.LOOPS, "reason", "not yet")
     _, states = filled(attention="auto")
-    assert not any(s.fused for s in states)
-    monkeypatch.undo()
-    assert packed.LOOPS.ready(wait=True), packed.LOOPS.reason
-    _, states = filled(attention="auto")
-    assert all(s.fused for s in states)
+    held, query, called = [s.held for s in states], queries(2, 3, 64), []
+    monkeypatch.setattr(cpu, "attention", lambda *arguments: called.append(1) or arguments[0])
+    monkeypatch.setattr(cpu.PACKED, "run", None)
+    monkeypatch.setattr(cpu.PACKED, "reason", "not yet")
+    assert not cpu.takes(query, *held, None)
+    torch.testing.assert_close(SDPA(query, *states), SDPA(query, *dense(states)), **CLOSE)
+    monkeypatch.setattr(cpu.PACKED, "run", "there")
+    SDPA(query, *states)
+    assert called
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
-    loops = compiled.Loops("not used", packed._find_loops)
-    monkeypatch.setattr("kvcache.packed_numba.heads_together", lambda *arguments: arguments[-1].fill(0))
+    loops = threads.Loops("not used", cpu._find_packed)
+    monkeypatch.setattr("kvcache.kernels.cpu_attention.heads_together", lambda *arguments: arguments[-1].fill(0))
     assert not loops.ready(wait=True) and "self-test" in loops.reason
-    monkeypatch.setattr(packed, "LOOPS", loops)
-    monkeypatch.setattr("kvcache.caches.quantized.LOOPS", loops)
+    monkeypatch.setattr(cpu, "PACKED", loops)
     _, states = filled()
-    assert not any(s.fused for s in states)
+    assert not cpu.takes(queries(2, 3, 64), states[0].held, states[1].held, None, wait=True)
     torch.testing.assert_close(SDPA(queries(2, 3, 64), *states), SDPA(queries(2, 3, 64), *dense(states)), **CLOSE)
 
 
@@ -262,3 +266,45 @@ def test_what_cannot_be_fused_is_refused_by_name(wrong, sentence):
         kvcache.create("quantized", model_of("llama"), **wrong)
     with pytest.raises(ValueError, match=sentence):
         kvcache.QuantizedCache(model_of("llama").config, **wrong)
+
+
+@pytest.mark.parametrize("batch,heads", [(1, 1), (1, 3), (2, 1), (2, 3)])
+def test_a_layer_that_dropped_its_oldest_blocks_is_read_from_where_its_codes_begin(batch, heads, how):
+    layer, _ = filled(tokens=160, batch=batch, heads=heads, attention=how)
+    dropped = 2
+    for side, axis in layer.axes.items():
+        rows = 1 if axis == "channel" else layer.block
+        for part, count in (("codes", layer.block), ("scales", rows), ("minima", rows), ("gains", 1)):
+            getattr(layer, f"{side}_{part}").drop_front(dropped * count)
+    expected = [torch.cat([layer._decoded(side), getattr(layer, f"{side}_residual").view()], dim=2) for side in ("key", "value")]
+    query = queries(batch, 2 * heads, 64)
+    torch.testing.assert_close(SDPA(query, *layer._attended(query[:, :, :1]), enable_gqa=True), SDPA(query, *expected, enable_gqa=True), **CLOSE)
+
+
+@pytest.mark.parametrize("tokens", [2, 7, 64, 65, 90])
+@pytest.mark.parametrize("mask", ["causal", "bool", "float", "rows", "heads", None])
+def test_several_tokens_at_once_attend_as_torch_does_with_heads_repeated_or_not(tokens, mask, how):
+    layer, _ = filled(attention=how)
+    states = layer.update(*(torch.randn(2, 3, tokens, 64, generator=torch.Generator().manual_seed(side)) for side in (0, 1)))
+    query, plain = queries(2, 6, 64, tokens), dense(states)
+    total = plain[0].shape[2]
+    causal = torch.ones(tokens, total, dtype=torch.bool).tril(total - tokens)[None, None]
+    padded = causal & (torch.arange(total) >= torch.tensor([0, 100]).view(2, 1, 1, 1))
+    masks = {"bool": causal, "float": torch.zeros(causal.shape).masked_fill(~causal, -torch.inf), "rows": padded, "heads": torch.randn(1, 6, tokens, total)}
+    settings = dict(attn_mask=masks.get(mask), is_causal=mask == "causal")
+    expected = SDPA(query, *plain, enable_gqa=True, **settings)
+    torch.testing.assert_close(SDPA(query, *states, enable_gqa=True, **settings), expected, **CLOSE)
+    repeated = [repeat_kv(each, 2) for each in states]
+    assert all(isinstance(each, CachedStates) and each.shape == (2, 6, total, 64) for each in repeated), "heads were copied"
+    torch.testing.assert_close(SDPA(query, *repeated, **settings), expected, **CLOSE)
+
+
+def test_repeated_heads_are_plain_tensors_to_anything_but_attention():
+    _, (keys, values) = filled()
+    expected = repeat_kv(keys.held.dense(), 2)
+    assert torch.equal(repeat_kv(keys, 2) + 0, expected) and repeat_kv(keys, 2).dtype == torch.float32
+    assert torch.equal(repeat_kv(keys, 2).transpose(2, 3), expected.transpose(2, 3))
+    assert torch.equal(keys[:, :, None, :, :].expand(2, 3, 2, 151, 64) + 0, expected.unflatten(1, (3, 2)))
+    assert torch.equal(keys[:, :, None, :, :].expand(2, 3, 2, 151, 64).reshape(2, 3, -1), expected.reshape(2, 3, -1))
+    query = queries(2, 6, 64, tokens=4)
+    torch.testing.assert_close(SDPA(query, repeat_kv(keys, 2), repeat_kv(values.held.dense(), 2)), SDPA(query, expected, repeat_kv(values.held.dense(), 2)), **CLOSE)

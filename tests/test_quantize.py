@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers.cache_utils import HQQQuantizedLayer
 
-from kvcache import quantize
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.compiled import Loops
 from kvcache.half_quadratic import solve
+from kvcache.kernels import cpu
+from kvcache.kernels.threads import Loops
 from kvcache.quantize import QUANTIZERS, Scheme, fitted, native, native_keys, native_values, pack, total, unpack
 
 BITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
@@ -32,7 +32,7 @@ def test_the_low_nibble_is_the_first_half_of_the_head():
 def test_eight_bits_stay_eight_bits_beside_a_channel_that_is_much_louder(outlier, compiled, monkeypatch):
     """The others' scales are float16 numbers below its smallest normal one then; codes made for another scale than the stored one lose all."""
     if not compiled:
-        monkeypatch.setattr(quantize, "LOOPS", Loops("", lambda: None))
+        monkeypatch.setattr(cpu, "ENCODE", Loops("", lambda: None))
     states = torch.randn(1, 1, 64, 64, generator=torch.Generator().manual_seed(0))
     states[..., 0] = outlier
     layer = QuantizedLayer("native", 8, 64, 0)
@@ -96,7 +96,7 @@ def test_constant_and_zero_blocks_come_back_as_they_were():
 
 @pytest.fixture(scope="module")
 def loops():
-    assert quantize.LOOPS.ready(wait=True), quantize.LOOPS.reason
+    assert cpu.ENCODE.ready(wait=True), cpu.ENCODE.reason
 
 
 @pytest.mark.parametrize("axis", ["channel", "token"])
@@ -125,13 +125,13 @@ def test_the_loops_give_what_torch_gives_to_the_bit(nbits, axis, quantizer, loop
             states = torch.randn(b, h, blocks * block, d, generator=generator)
             states = states.to(magnitude) if isinstance(magnitude, torch.dtype) else states * magnitude
             states[:, :, :, 1] *= 30
-            assert scheme._by_loops(states, block) is not None
-            assert same(scheme.encode(states, block), in_turn(scheme, states, block)), (magnitude, block, d)
+            expected = in_turn(scheme, states, block)
+            assert same(cpu.encode(scheme, states, block), expected) and same(scheme.encode(states, block), expected), (magnitude, block, d)
 
 
 def in_turn(scheme, states, block):
     """Blocks quantised one by one, by torch."""
-    return [torch.cat(parts, dim=2) for parts in zip(*(scheme._encode_block(each) for each in states.split(block, dim=2)))]
+    return [torch.cat(parts, dim=2) for parts in zip(*(scheme.encode(each) for each in states.split(block, dim=2)))]
 
 
 @pytest.mark.parametrize("axis", ["channel", "token"])
@@ -145,7 +145,7 @@ def test_the_loops_do_ties_constants_zeros_and_any_layout_as_torch_does(nbits, a
     expanded, turned = mixed[:, :1].expand(2, 3, -1, -1), mixed.transpose(2, 3).contiguous().transpose(2, 3)
     by_tokens = mixed.transpose(1, 2).contiguous().transpose(1, 2)
     for states in (ties, constant, mixed, mixed[:, :, 32:96], mixed[:, 1:], expanded, turned, by_tokens, -mixed):
-        assert same(scheme._by_loops(states, 32), in_turn(scheme, states, 32))
+        assert same(cpu.encode(scheme, states, 32), in_turn(scheme, states, 32))
 
 
 def test_what_is_not_finite_and_what_needs_gradients_is_left_to_torch(loops):
@@ -155,25 +155,25 @@ def test_what_is_not_finite_and_what_needs_gradients_is_left_to_torch(loops):
         for wrong in (torch.nan, torch.inf, -torch.inf):
             spoilt = states.clone()
             spoilt[0, 1, 3, 5] = wrong
-            assert scheme._by_loops(spoilt, 64) is None
+            assert cpu.encode(scheme, spoilt, 64) is None
             assert torch.equal(scheme.encode(spoilt).codes[:, 0], scheme.encode(states).codes[:, 0]), "the other head"
-        assert scheme._by_loops(states.clone().requires_grad_(), 64) is None
-    assert Scheme(3, "token", 64, QUANTIZERS["hqq"])._by_loops(states, 64) is None
+        assert cpu.encode(scheme, states.clone().requires_grad_(), 64) is None
+    assert cpu.encode(Scheme(3, "token", 64, QUANTIZERS["hqq"]), states, 64) is None
 
 
 def test_threads_share_the_blocks_and_change_nothing(monkeypatch, loops):
     states = torch.randn(1, 3, 320, 64, generator=torch.Generator().manual_seed(0))
     scheme, alone = Scheme(4, "token", 64, native_values), None
-    monkeypatch.setattr(quantize, "ENOUGH", 0)
+    monkeypatch.setattr(cpu, "ENOUGH", 0)
     for threads in (1, 2, 7, 64):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        alone = alone or scheme.encode(states, 64)
-        assert same(scheme.encode(states, 64), alone)
+        alone = alone or cpu.encode(scheme, states, 64)
+        assert same(cpu.encode(scheme, states, 64), alone)
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
-    monkeypatch.setattr("kvcache.encode_numba.encode_heads", lambda *arguments: True)
-    broken = Loops("not used", quantize._find_loops)
+    monkeypatch.setattr("kvcache.kernels.cpu_encode.encode_heads", lambda *arguments: True)
+    broken = Loops("not used", cpu._find_encode)
     assert not broken.ready(wait=True) and "self-test" in broken.reason
 
 
@@ -193,7 +193,8 @@ def test_our_half_quadratic_solver_gives_what_hqqs_own_gives(nbits, kind):
     rows = {"skewed": rows.exp(), "flat": rows.sign(), "tiny": rows * 1e-6}.get(kind, rows)
     rows[3] = 0.25
     rows = rows / rows.abs().amax() * (1e-6 if kind == "tiny" else 1)
-    codes, scale, minimum = solve(rows, nbits)
+    louder = torch.stack([rows, rows * 3, rows.flip(0)])  # which go on for another number of rounds, beside these
+    codes, scale, minimum = (part[0] for part in solve(louder, nbits))
     expected, meta = Quantizer.quantize(rows, nbits=nbits, group_size=64, axis=1, bitpack=False, device="cpu")
     assert torch.equal(codes, expected.to(torch.uint8)) and torch.equal(scale, meta["scale"])
     torch.testing.assert_close(minimum, -meta["zero"] * meta["scale"])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from operations import CLOSE as CLOSE_LOGITS
 
 import kvcache
-from kvcache import compiled, packed, rows
+from kvcache.attention import CachedStates
 from kvcache.caches.dynamic import GrowingLayer
+from kvcache.kernels import cpu, threads
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -17,7 +18,7 @@ SDPA = torch.nn.functional.scaled_dot_product_attention
 
 @pytest.fixture(autouse=True)
 def always_worth_it(monkeypatch):
-    monkeypatch.setattr(rows, "WORTH", 0)
+    monkeypatch.setattr(cpu, "WORTH", 0)
 
 
 def states(batch, heads, tokens, dim, value_dim=None, seed=0):
@@ -27,12 +28,12 @@ def states(batch, heads, tokens, dim, value_dim=None, seed=0):
     if tokens > 1:
         layer.update(*(s[:, :, :-1] for s in given))
     found = layer.update(*(s[:, :, -1:] for s in given))
-    assert type(found[0]) is rows.RowStates, "these should go through the loops"
+    assert type(found[0]) is CachedStates, "these should go through the loops"
     return found
 
 
 def plain(found):
-    return [s.as_subclass(torch.Tensor).double() for s in found]
+    return [s.held.double() for s in found]
 
 
 @settings(max_examples=80, deadline=None)
@@ -51,12 +52,12 @@ def test_any_shape_equals_torch_in_double_precision(batch, heads, groups, tokens
 
 
 @pytest.mark.parametrize("heads", [1, 3, 4])
-@pytest.mark.parametrize("threads,lent", [(1, True), (2, True), (3, True), (64, True), (3, False)])
-def test_any_number_of_threads_gives_the_same(threads, lent, heads, monkeypatch):
-    monkeypatch.setattr(compiled, "EACH", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+@pytest.mark.parametrize("count,lent", [(1, True), (2, True), (3, True), (64, True), (3, False)])
+def test_any_number_of_threads_gives_the_same(count, lent, heads, monkeypatch):
+    monkeypatch.setattr(threads, "EACH", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
     if not lent:
-        monkeypatch.setattr(packed, "team_address", lambda: 0)
+        monkeypatch.setattr(cpu, "team_address", lambda: 0)
     found, query = states(2, heads, 90, 64), torch.randn(2, 2 * heads, 1, 64)
     right = SDPA(query.double(), *plain(found), enable_gqa=True).float()
     torch.testing.assert_close(SDPA(query, *found, enable_gqa=True), right, **CLOSE)
@@ -73,8 +74,8 @@ def test_masks_of_numbers(lowest):
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "jamba"])
 def test_models_say_the_same_through_the_loops(architecture, monkeypatch):
-    model, ids, calls, run = model_of(architecture), token_ids(2, 60), [], rows.in_spans
-    monkeypatch.setattr(rows, "in_spans", lambda *arguments: calls.append(1) or run(*arguments))
+    model, ids, calls, run = model_of(architecture), token_ids(2, 60), [], cpu.in_spans
+    monkeypatch.setattr(cpu, "in_spans", lambda *arguments: calls.append(1) or run(*arguments))
     bounds = [(0, 40), *((i, i + 1) for i in range(40, 60))]
     ours = logits_with_cache(model, ids, kvcache.create("dynamic", model), bounds)
     torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE_LOGITS)
@@ -95,7 +96,7 @@ def test_anything_else_gets_plain_tensors():
     keys, values = states(1, 2, 30, 16)
     assert type(keys + 1) is type(keys[:, :, :3]) is type(keys.transpose(2, 3)) is torch.Tensor
     query = torch.randn(1, 2, 1, 16)
-    right = SDPA(query, *(s.as_subclass(torch.Tensor) for s in (keys, values)))
+    right = SDPA(query, keys.held, values.held)
     torch.testing.assert_close((query @ keys.transpose(2, 3) / 4).softmax(-1) @ values, right, **CLOSE)
     many = torch.randn(1, 2, 5, 16)
     torch.testing.assert_close(SDPA(many, keys, values), SDPA(many.double(), *plain((keys, values))).float(), **CLOSE)
@@ -109,9 +110,9 @@ def test_where_the_loops_cannot_help_keys_stay_plain(change, monkeypatch):
     if change == "few":
         monkeypatch.undo()
     if change == "no loops":
-        broken = compiled.Loops("not used", lambda: 1 / 0)
+        broken = threads.Loops("not used", lambda: 1 / 0)
         assert not broken.ready(wait=True) and "ZeroDivisionError" in broken.reason
-        monkeypatch.setattr(rows, "LOOPS", broken)
+        monkeypatch.setattr(cpu, "PLAIN", broken)
     keys, _ = layer.update(*(torch.randn(shape, dtype=dtype, requires_grad=change == "gradients") for _ in range(2)))
     assert type(keys) is torch.Tensor
 
@@ -123,6 +124,6 @@ def test_a_query_with_a_gradient_goes_through_torch():
 
 
 def test_loops_that_fail_their_self_test_are_not_used(monkeypatch):
-    monkeypatch.setattr("kvcache.packed_numba.rows_together", lambda *arguments: arguments[-1].fill(0))
-    loops = compiled.Loops("not used", rows._find_loops)
+    monkeypatch.setattr("kvcache.kernels.cpu_attention.rows_together", lambda *arguments: arguments[-1].fill(0))
+    loops = threads.Loops("not used", cpu._find_plain)
     assert not loops.ready(wait=True) and "self-test" in loops.reason

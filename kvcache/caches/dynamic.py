@@ -4,11 +4,11 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..architecture import WINDOWED_TYPES, decoder_config
+from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
-from ..rows import attendable
 from .decode import decoded
 from .sliding_window import WindowLayer
 
@@ -19,13 +19,13 @@ class GrowingLayer(RowsLayer):
     is_croppable = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views; a single token's keys may be `RowStates`."""
+        """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views, a single token's as `CachedStates` where that is faster."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         append_both(self.key_rows, self.value_rows, key_states, value_states)
         keys, values, n = self.key_rows.view(), self.value_rows.view(), key_states.shape[T]
         self.seen += n
-        return (attendable(keys, values) if n == 1 else keys), values
+        return attendable(self, keys, values) if n == 1 else (keys, values)
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""

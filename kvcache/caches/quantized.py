@@ -7,12 +7,15 @@ import torch
 from transformers import PreTrainedConfig
 
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
+from ..attention import hand_over
 from ..cache import Cache, build_layers
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
+from ..kernels import LOOPS, decode_attention, encode
+from ..kernels.cpu import why_not
+from ..kernels.packed import Packed
 from ..layer import D, Layer, T, append_both, capacity_for
-from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from .decode import decoded
@@ -20,7 +23,7 @@ from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
-ATTENTION = ("auto", "fused", "decode")
+ATTENTION = LOOPS
 
 
 class QuantizedLayer(Layer):
@@ -82,8 +85,12 @@ class QuantizedLayer(Layer):
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return all tokens [B, H, seen, D], the quantised ones decoded, the others as they came.
 
-        For a single token that may be `PackedStates`, which decode when anything but attention touches them.
+        Behind codes that is handed over packed, and decoded where anything but attention touches it.
         """
+        if torch.compiler.is_compiling():
+            from ..uncompiled import update_outside
+
+            return update_outside(self, key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._flush()
@@ -93,7 +100,7 @@ class QuantizedLayer(Layer):
             self._refuse(key_states, value_states)
         append_both(self.key_residual, self.value_residual, key_states, value_states)
         self.seen += key_states.shape[T]
-        attended = self._packed() if self._reads_packed(key_states) else (self.keys, self.values)
+        attended = self._attended(key_states)
         if not self.drafting:
             self._flush()
         return attended
@@ -103,11 +110,11 @@ class QuantizedLayer(Layer):
         given = {"key": key_states, "value": value_states}
         self._refuse(key_states, value_states)
         rows = {side: self._with_residual(side, states) for side, states in given.items()}
-        attended = tuple(torch.cat([self._decoded(side), rows[side]], dim=T) if self.quantized else rows[side] for side in given)
+        attended = self._attended(key_states, rows)
         tokens, room = self._due(key_states.shape[T]), self.residual_length + self.block
         for side, states in rows.items():
             residual, old = getattr(self, f"{side}_residual"), states[:, :, :tokens]
-            self._store(side, self.scheme(side, states.shape[D]).encode(old, self.block))
+            self._store(side, encode(self.scheme(side, states.shape[D]), old, self.block))
             residual.clear()
             residual.append(states[:, :, -room:])
             residual.drop_front(room - (states.shape[T] - tokens))
@@ -138,19 +145,24 @@ class QuantizedLayer(Layer):
     def trim(self) -> None:
         self._flush()
 
-    def _reads_packed(self, key_states: torch.Tensor) -> bool:
-        one_token = key_states.shape[T] == 1 and not key_states.requires_grad
-        return one_token and self.quantized > 0 and key_states.device.type == "cpu" and self.compute_dtype == torch.float32
+    def _attended(self, new: torch.Tensor, rows: dict[str, torch.Tensor] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the tokens of `new` [B, H, n, D], which are stored, attend to; `rows`: what there is in full precision, where that is not the residual yet."""
+        if not self.quantized:
+            return (rows["key"], rows["value"]) if rows else (self.key_residual.view(), self.value_residual.view())
+        packed = [self._packed(side, rows and rows[side]) for side in ("key", "value")]
+        if self.compute_dtype != torch.float32 or new.requires_grad:
+            return tuple(torch.cat([self._decoded(side), states.recent()], dim=T) for side, states in zip(("key", "value"), packed))
+        return hand_over(self, *packed, new.shape[T])
 
-    def _packed(self) -> tuple[PackedStates, PackedStates]:
-        key, value = self._side("key"), self._side("value")
-        fused = self.attention != "decode" and readable(key.scheme, value.scheme, self.block) and LOOPS.ready(wait=self.attention == "fused")
-        return PackedStates(key, fused), PackedStates(value, fused)
-
-    def _side(self, side: str) -> Side:
+    def _packed(self, side: str, rows: torch.Tensor | None = None) -> Packed:
         residual = getattr(self, f"{side}_residual")
-        encoded = Encoded(*(getattr(self, f"{side}_{part}").data for part in Encoded._fields))
-        return Side(self._scheme(side), self.block, self.quantized, encoded, residual.data, residual.start, residual.stop)
+        encoded = Encoded(*(getattr(self, f"{side}_{part}").onwards() for part in Encoded._fields))
+        recent = (residual.data, residual.start, residual.stop) if rows is None else (rows, 0, rows.shape[T])
+        return Packed(self._scheme(side), self.block, self.quantized, encoded, *recent)
+
+    def attend(self, query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
+        """Over the codes as they are."""
+        return decode_attention(query, keys, values, mask, scale, is_causal, self.attention)
 
     def _flush(self) -> None:
         tokens = self._due()
@@ -158,7 +170,7 @@ class QuantizedLayer(Layer):
             return
         for side in ("key", "value"):
             residual = getattr(self, f"{side}_residual")
-            self._store(side, self._scheme(side).encode(residual.view()[:, :, :tokens], self.block))
+            self._store(side, encode(self._scheme(side), residual.view()[:, :, :tokens], self.block))
             residual.drop_front(tokens)
             residual.shrink(self.residual_length + self.block)
 
@@ -378,7 +390,7 @@ def _missing(backend: str) -> str | None:
     try:
         if backend in PACKAGES:
             importlib.import_module(PACKAGES[backend])
-        grouped = torch.linspace(-1, 1, 128).view(1, 1, 2, 64)
+        grouped = torch.linspace(-1, 1, 128, dtype=torch.float32, device="cpu").view(1, 1, 2, 64)
         codes, scale, minimum = QUANTIZERS[backend](grouped, 4)
     except Exception as error:  # whatever a broken installation raises is the answer
         return f"backend {backend} unavailable because {why_not_imported(error)}"

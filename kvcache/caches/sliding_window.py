@@ -8,11 +8,11 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
 from ..architecture import WINDOWED_TYPES, decoder_config, exact_misfit, other_types, static_misfit
+from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
-from ..rows import attendable
 from ..state import has_states_alone
 from ..whole import whole_number
 from .decode import decoded
@@ -104,7 +104,7 @@ class WindowLayer(RowsLayer):
         if n == 1:
             self._append(key_states, value_states)
             keys, values = self.keys, self.values
-            return attendable(keys, values), values
+            return attendable(self, keys, values)
         attended = _joined(self.keys, key_states), _joined(self.values, value_states)
         self.seen += n
         self._keep(*attended)

@@ -9,11 +9,11 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
 from ..architecture import WINDOWED_TYPES, decoder_config, static_misfit
+from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
-from ..rows import attendable
 from ..whole import whole_number
 from .decode import decoded
 
@@ -144,7 +144,7 @@ class StaticLayer(Layer):
         self.values.index_copy_(T, rows, value_states)
         self._advance(n)
         keys, values = self.keys, self.values
-        return (attendable(keys, values) if n == 1 else keys), values
+        return attendable(self, keys, values) if n == 1 else (keys, values)
 
     def _check(self, new: torch.Tensor, held: torch.Tensor) -> None:
         if new.shape[:T] != held.shape[:T] or new.shape[-1] != held.shape[-1] or new.dtype != held.dtype or new.device != held.device:

@@ -63,7 +63,7 @@ class ModelRig:
         config = self.model.config
         generator = torch.Generator().manual_seed(seed)
         shape = (1, config.num_key_value_heads, tokens, config.head_dim)
-        return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
+        return tuple(torch.randn(shape, generator=generator, dtype=torch.float32) for _ in range(2))
 
     def step(self, cache: transformers.Cache, compiled: bool = False) -> Step:
         """Feed one token, by what torch.compile made of the model if asked to."""
@@ -92,7 +92,7 @@ class LayerRig(ModelRig):
         )
         self.layer = self.model.model.layers[0].self_attn
         self.key, self.value = self.states(1, seed=1001)
-        self.query = torch.randn((1, query_heads, 1, head_dim), generator=torch.Generator().manual_seed(1002))
+        self.query = torch.randn((1, query_heads, 1, head_dim), generator=torch.Generator().manual_seed(1002), dtype=torch.float32)
 
     def step(self, cache: transformers.Cache, compiled: bool = False) -> Step:
         """Update and attend, as transformers' attention layers do between their projections. Raises ValueError if asked to compile."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .. import packed, quantize, rows
 from ..extras import free_memory
+from ..kernels import cpu
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
 from .rigs import SMALL, TINY, LayerRig, ModelRig
@@ -115,7 +115,7 @@ def run(plan: Plan, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]
 def _run(plan: Plan, stop: Callable[[], bool]) -> Iterator[Event]:
     done = 1
     yield Progress(0, plan.total, "compiling loops, once on a machine")
-    for loops in (quantize.LOOPS, packed.LOOPS, rows.LOOPS):
+    for loops in cpu.ALL:
         loops.ready(wait=True)
     for level in plan.levels:
         rig = level.rig()

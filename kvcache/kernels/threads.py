@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
-from .extras import why_not_imported
+from ..extras import why_not_imported
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,55 @@
+"""Attention over what layers store, and the encoding of it, chosen by device: compiled loops on a CPU, torch in pieces everywhere.
+
+A further kernel is one more file and one more line in each function here; a cache never knows which of them ran.
+"""
+
+import torch
+
+from ..quantize import Encoded, Scheme
+from . import cpu, reference
+from .packed import Packed
+
+FEW = 64  # query tokens up to which reading codes piece by piece beats decoding them all for torch's attention: measured on a CPU, 16 tokens take a quarter, 512 twice as long
+LOOPS = ("auto", "fused", "decode")  # compiled loops once they are ready, at the price of waiting for them, or never
+
+
+def decode_attention(
+    query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None = None, scale: float | None = None, is_causal: bool = False, loops: str = "auto"
+) -> torch.Tensor | None:
+    """scaled_dot_product_attention of query [B, Hq, n, D] over a layer's keys and values [B, H, T, D]; returns [B, Hq, n, value D].
+
+    None where torch's own over plain keys and values serves better, as for many tokens at once on an accelerator. `mask` [B or 1, Hq or 1, n or 1, T], boolean or to be added. `loops`: one of LOOPS.
+    """
+    scale = query.shape[3] ** -0.5 if scale is None else scale
+    if loops != "decode" and not is_causal and cpu.takes(query, keys, values, mask, wait=loops == "fused"):
+        return cpu.attention(query, keys, values, mask, scale)
+    if not isinstance(keys, Packed):
+        return None
+    if query.shape[2] <= FEW or not isinstance(values, Packed):
+        return reference.attention(query, keys, values, mask, scale, is_causal)
+    return cpu.attention_of_many(query, keys, values, mask, scale, is_causal) if query.is_cpu else None
+
+
+def attention(
+    query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None = None, scale: float | None = None, is_causal: bool = False
+) -> torch.Tensor:
+    """As `decode_attention`, and by torch where that returns None: [B, Hq, n, value D]."""
+    out = decode_attention(query, keys, values, mask, scale, is_causal)
+    if out is not None:
+        return out
+    repeats = query.shape[1] // keys.shape[1]
+    keys, values = (states.dense() if isinstance(states, Packed) else states for states in (keys, values))
+    if repeats > 1:
+        keys, values = (states.repeat_interleave(repeats, dim=1) for states in (keys, values))
+    return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, is_causal=is_causal)
+
+
+def faster(keys: torch.Tensor) -> bool:
+    """Is there a kernel that attends with one token to plain keys [B, H, T, D], of this size, faster than torch does?"""
+    return cpu.worth(keys)
+
+
+def encode(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
+    """Quantise states [B, H, T, D] in blocks of `block` tokens: the same codes, to the bit, by whatever does it."""
+    encoded = cpu.encode(scheme, states, block)
+    return scheme.encode(states, block) if encoded is None else encoded

@@ -1,0 +1,66 @@
+"""What attention is handed of a quantised layer: packed codes of old tokens and a residual of recent ones, at one moment."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from ..quantize import Encoded, Scheme
+
+PIECE = {"cpu": 512}  # tokens that torch decodes at a time: on a CPU they stay in the processor's cache
+PIECE_ELSEWHERE = 4096  # each piece costs a few launches
+
+
+class Packed(NamedTuple):
+    """Keys or values of one layer: `packed` tokens as codes, then rows `start` to `stop` of the residual.
+
+    Buffers [B, H, capacity, width] begin at the first packed token and go on behind the last. Good until the layer's next update.
+    """
+
+    scheme: Scheme
+    block: int
+    packed: int
+    encoded: Encoded
+    residual: torch.Tensor
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> torch.Size:
+        batch, heads, _, dim = self.residual.shape
+        return torch.Size((batch, heads, self.packed + self.stop - self.start, dim))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.residual.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.residual.device
+
+    def dense(self) -> torch.Tensor:
+        """All tokens [B, H, T, D], decoded."""
+        return torch.cat([self.decoded(0, self.packed, self.residual.dtype), self.recent()], dim=2)
+
+    def recent(self) -> torch.Tensor:
+        """The tokens in full precision [B, H, stop - start, D]."""
+        return self.residual[:, :, self.start : self.stop]
+
+    def decoded(self, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
+        """Packed tokens first to last [B, H, last - first, D]; both multiples of `block`, or first 0 and last `packed`."""
+        rows = self.scheme.group if self.scheme.axis == "channel" else 1
+        steps = (1, rows, rows, self.block)
+        encoded = Encoded(*(part[:, :, first // step : last // step] for part, step in zip(self.encoded, steps)))
+        return self.scheme.decode(encoded, self.block, dtype)
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """All tokens in turn as float32 [B, H, some, D]: the packed ones, no more at a time than PIECE says where a block is not more, then the residual."""
+        step = max(1, PIECE.get(self.device.type, PIECE_ELSEWHERE) // self.block) * self.block
+        for first in range(0, self.packed, step):
+            yield self.decoded(first, min(first + step, self.packed), torch.float32)
+        if self.stop > self.start:
+            yield self.recent().float()
+
+    def alike(self, other: "Packed") -> bool:
+        """Are as many tokens of both codes and residual, in codes of one width and blocks of one size? Keys of one cache beside values of another may not be."""
+        return self.scheme.nbits == other.scheme.nbits and self[1:3] == other[1:3] and self[5:] == other[5:] and self.shape[:3] == other.shape[:3]
