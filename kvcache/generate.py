@@ -23,6 +23,7 @@ from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
 from .step import wants_compiled
+from .weights import device_of
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def resilient_generate(
     if kwargs.get("streamer") is not None:
         raise ValueError("resilient_generate takes no streamer: a second attempt would stream its tokens again")
     rungs = [(cache_implementation, cache_config), *((rung, None) if isinstance(rung, str) else rung for rung in ladder)]
-    state, tried = _random_state(model.device), []
+    state, tried = _random_state(device_of(model)), []
     for name, config in rungs:
         failure = _unfit(model, name, config) if tried else None
         if failure is None:
@@ -156,7 +157,7 @@ def resilient_generate(
             output.cache_implementation = name
             return output
         tried.append(f"{name}: {failure}")
-        _free(model.device)
+        _free(device_of(model))
         _restore(state)
     raise torch.OutOfMemoryError(f"out of memory with every cache that was tried: {'; '.join(tried)}")
 
