@@ -1,5 +1,7 @@
 """Generate with a cache by name, as `cache_implementation=` did, and go on with a smaller one when memory runs out."""
 
+from __future__ import annotations  # transformers.PreTrainedModel takes a second to import
+
 import contextlib
 import dataclasses
 import gc

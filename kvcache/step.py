@@ -1,5 +1,7 @@
 """The step that decodes one token as torch.compile makes it: whether this machine can, one graph for caches of static shapes, of any length, and one for all others."""
 
+from __future__ import annotations  # transformers.PreTrainedModel takes a second to import
+
 import functools
 import logging
 import os

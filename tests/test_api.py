@@ -136,6 +136,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_app_py_serves_the_page():
     port = free_port()
     process = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL,

@@ -54,6 +54,7 @@ def outcome(model: transformers.PreTrainedModel, name: str) -> str:
     return "exact" if off < 1e-4 else f"off by {off:.1e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", KINDS)
 def test_every_kind_is_right_with_every_cache_or_refused_and_the_readme_counts_them(what):
     models = tiny_models.built(KINDS[what])

@@ -12,6 +12,7 @@ from kvcache.conversation import Conversation
 from kvcache.engine import Compiling, Sampling
 from kvcache.step import why_not_compiled
 
+pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 # These build C++ and nothing else can stand in for that. What a machine without a compiler is told is tested in tests/test_step.py.
 MISSING = why_not_compiled()
 needs_compiler = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")

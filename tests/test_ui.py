@@ -15,7 +15,10 @@ from tiny_chat import make_model, make_reader, make_tokenizer, reader, tiny
 
 import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
-import gradio as gr  # noqa: E402
+
+# isort: split
+import gradio as gr
+
 from kvcache import catalog, models
 from kvcache.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot

@@ -11,6 +11,7 @@ from ..attention import hand_over
 from ..cache import Cache, build_layers
 from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
 from ..entry import Entry, Parameter, all_but
+from ..extras import why_not_imported
 from ..kernels import LOOPS, decode_attention, encode
 from ..kernels.cpu import why_not
 from ..kernels.packed import Packed
@@ -406,7 +407,7 @@ def _missing(backend: str) -> str | None:
         grouped = torch.linspace(-1, 1, 128, dtype=torch.float32, device="cpu").view(1, 1, 2, 64)
         codes, scale, minimum = QUANTIZERS[backend](grouped, 4)
     except Exception as error:  # whatever a broken installation raises is the answer
-        return f"backend {backend} unavailable because {type(error).__name__}: {error}"
+        return f"backend {backend} unavailable because {why_not_imported(error)}"
     worst = (codes * scale + minimum - grouped).abs().max().item()
     return None if worst < 0.2 else f"backend {backend} unavailable because its self-test is off by {worst:.2f}"
 
