@@ -8,7 +8,7 @@ import copy
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from transformers.cache_utils import (
 from . import files
 from .architecture import tokens_at_once
 from .export import refuse_export
+from .key_cache import KeyCache
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .legacy import usable_length
 from .padding import mask_of_forward, refuse_padding
@@ -183,7 +184,7 @@ class Cache(transformers.Cache):
         return self.get_seq_length()
 
     def __getitem__(self, layer_idx: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """(keys, values) of a layer as attention reads them, valid until the cache changes; (None, None) if it has none."""
+        """(keys, values) of a layer as attention reads them, valid until the cache changes or is forked; (None, None) if it has none."""
         if not -len(self.layers) <= layer_idx < len(self.layers):
             raise IndexError(f"this cache has {len(self.layers)} layers so far, asked for layer {layer_idx}")
         layer = self.layers[layer_idx]
@@ -194,14 +195,22 @@ class Cache(transformers.Cache):
         return (self[layer_idx] for layer_idx in range(len(self.layers)))
 
     @property
-    def key_cache(self) -> list[torch.Tensor | None]:
-        """By layer, keys as attention reads them, as 4.48 calls them; None for layers without attention or tokens."""
-        return [keys for keys, _ in self]
+    def key_cache(self) -> KeyCache:
+        """By layer, keys as attention reads them, as 4.48 calls them; None for layers without attention or tokens. Those assigned to it are held."""
+        return KeyCache(self, "keys")
+
+    @key_cache.setter
+    def key_cache(self, rows: Iterable[torch.Tensor | None]) -> None:
+        KeyCache(self, "keys").assign(rows)
 
     @property
-    def value_cache(self) -> list[torch.Tensor | None]:
-        """By layer, values as attention reads them; None for layers without attention or tokens."""
-        return [values for _, values in self]
+    def value_cache(self) -> KeyCache:
+        """By layer, values as attention reads them; None for layers without attention or tokens. Those assigned to it are held."""
+        return KeyCache(self, "values")
+
+    @value_cache.setter
+    def value_cache(self, rows: Iterable[torch.Tensor | None]) -> None:
+        KeyCache(self, "values").assign(rows)
 
     def to_legacy_cache(self) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
         """((keys, values), ...) [B, H, seen, D] by layer, copied; (None, None) for layers without tokens.
@@ -264,7 +273,7 @@ class Cache(transformers.Cache):
     def batch_split(self, full_batch_size: int, split_size: int, num_hidden_layers: int | None = None) -> list["Cache"]:
         """Caches of `split_size` rows each, the last of what remains; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if this one has other rows."""
         full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
-        held = {rows for layer in self.layers if (rows := _row_count(layer)) is not None}
+        held = {rows for layer in self.layers if (rows := row_count(layer)) is not None}
         if held - {full_batch_size}:
             raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {', '.join(map(str, sorted(held)))} rows")
         return [self._rows(start, min(start + split_size, full_batch_size)) for start in range(0, full_batch_size, split_size)]
@@ -292,7 +301,7 @@ class Cache(transformers.Cache):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for anything else, IndexError for rows that are not there."""
         indices = batch_rows("indices", indices)
-        held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
+        held = max((row_count(layer) or 0 for layer in self.layers), default=0)
         if indices.dtype == torch.bool:
             if held and len(indices) != held:
                 raise ValueError(f"a BoolTensor over all rows has one place for each of the {held} that the cache holds, got {len(indices)}")
@@ -310,7 +319,7 @@ class Cache(transformers.Cache):
             if _does(layer, "batch_repeat_interleave"):
                 layer.batch_repeat_interleave(repeats)
             else:
-                _select_rows(layer, torch.arange(_row_count(layer) or 0).repeat_interleave(repeats))
+                _select_rows(layer, torch.arange(row_count(layer) or 0).repeat_interleave(repeats))
         self.shift = self.shift and self.shift.rows(torch.arange(len(self.shift.by)).repeat_interleave(repeats))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -371,8 +380,12 @@ class Cache(transformers.Cache):
         refuse_jump(self.layers, query_length)
         refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
-            refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
+            refuse_padding(self, mask_of_forward())  # not at single tokens, where looking would cost
         return super().get_mask_sizes(query_length, layer_idx)
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why a cache that takes no padded rows, on the left or anywhere else, would get them wrong."""
+        return "their padding would be kept as their first tokens" if left else "once tokens are evicted, a mask over all of them no longer says which of those held are padding"
 
     def refuse_torn(self) -> None:
         """Raise ValueError, with the reason, where a forward left this cache in parts."""
@@ -400,6 +413,9 @@ class Cache(transformers.Cache):
                 f"cannot go back to {length} of {seen} tokens: this {type(self).__name__} can drop at most its last "
                 f"{seen - self.crop_floor}; reset() it and feed the tokens again"
             )
+        for layer in self.layers:
+            if isinstance(layer, Layer):
+                layer.check_sides()
         for layer in self.layers:
             _crop_layer(layer, length)
             if isinstance(layer, Layer):
@@ -470,7 +486,8 @@ def _legacy_of(index: int, layer) -> tuple[torch.Tensor | None, torch.Tensor | N
     seen = int(layer.get_seq_length())
     if held < seen:
         raise ValueError(f"layer {index} holds {held} of the {seen} tokens it has seen; the legacy form cannot say which are gone")
-    return layer.keys[:, :, :held].clone(), layer.values[:, :, :held].clone()
+    keys, values = layer.readable() if isinstance(layer, Layer) else (layer.keys, layer.values)
+    return keys[:, :, :held].clone(), values[:, :, :held].clone()
 
 
 def _joined(index: int, layers: Sequence) -> Any:
@@ -485,7 +502,7 @@ def _joined(index: int, layers: Sequence) -> Any:
     if any(settings != made_with[0] for settings in made_with):
         raise ValueError(f"layer {index} of the splits cannot be joined: they were made with {made_with}")
     joined, tensors = _forked(first), {name: torch.cat([state[name] for state in states]) for name in states[0]}
-    _select_rows(joined, torch.zeros(sum(_row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
+    _select_rows(joined, torch.zeros(sum(row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
     _set_tensors(joined, tensors)
     return joined
 
@@ -519,7 +536,7 @@ def _set_tensors(layer, tensors: Mapping) -> None:
     _mark_rows(layer)
 
 
-def _row_count(layer) -> int | None:
+def row_count(layer) -> int | None:
     """Batch rows a layer holds; None when it holds nothing yet."""
     tensors = (tensor for tensor in _tensors_of(layer).values() if tensor.dim() > 1)
     first = next(tensors, None)
@@ -531,7 +548,7 @@ def _select_rows(layer, rows: torch.Tensor) -> None:
     _refuse_views(layer)
     if _does(layer, "batch_select_indices"):
         layer.batch_select_indices(rows)
-    elif _row_count(layer) is not None:
+    elif row_count(layer) is not None:
         layer.reorder_cache(rows)
         _mark_rows(layer)
 
@@ -565,4 +582,4 @@ def _forked(layer) -> Any:
 def _mark_rows(layer) -> None:
     for name in ("batch_size", "max_batch_size"):
         if name in vars(layer):
-            setattr(layer, name, _row_count(layer))
+            setattr(layer, name, row_count(layer))

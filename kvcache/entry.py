@@ -23,6 +23,7 @@ OPERATIONS = {
     "batch": "repeat and select rows",
     "split": "batch_split and from_batch_splits",
     "deepcopy": "copy.deepcopy",
+    "pickle": "pickle and torch.save",
     "fork": "cheap copies that never change their parent",
     "save": "save to a file and load",
     "reset": "reset and use again",

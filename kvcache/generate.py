@@ -21,6 +21,7 @@ from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
 from .step import wants_compiled
+from .weights import device_of
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def generate(
     if wants_compiled(cache):
         raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
     if not cache.takes_left_padding:
-        refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
+        refuse_padding(cache, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     configs = (model.generation_config, kwargs.get("generation_config"))
@@ -143,7 +144,7 @@ def resilient_generate(
     if kwargs.get("streamer") is not None:
         raise ValueError("resilient_generate takes no streamer: a second attempt would stream its tokens again")
     rungs = [(cache_implementation, cache_config), *((rung, None) if isinstance(rung, str) else rung for rung in ladder)]
-    state, tried = _random_state(model.device), []
+    state, tried = _random_state(device_of(model)), []
     for name, config in rungs:
         failure = _unfit(model, name, config) if tried else None
         if failure is None:
@@ -154,7 +155,7 @@ def resilient_generate(
             output.cache_implementation = name
             return output
         tried.append(f"{name}: {failure}")
-        _free(model.device)
+        _free(device_of(model))
         _restore(state)
     raise torch.OutOfMemoryError(f"out of memory with every cache that was tried: {'; '.join(tried)}")
 

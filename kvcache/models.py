@@ -44,11 +44,17 @@ from .architecture import (
 )
 from .state import CARRIES
 from .step import CompiledStep
+from .weights import device_of
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
 TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
 
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
+
+
+# transformers reads weights under settings of the whole process (torch's default dtype and device, how modules are initialised), so one model at a time;
+# a program that reads models of its own meanwhile holds it too.
+READING = threading.Lock()
 
 
 class ModelError(ValueError):
@@ -129,13 +135,13 @@ HUB_CHOICES: tuple[ModelChoice, ...] = (
 )
 
 
-def _bundled(name: str, folder: Path) -> ModelChoice:
-    nbytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return ModelChoice(name, name, "bundled", f"{nbytes / 1e6:.0f} MB, ships with the project, works offline")
+def _bundled(name: str) -> ModelChoice:
+    nbytes = bundled.nbytes(name)
+    return ModelChoice(name, name, "bundled", f"{nbytes / 1e6:.0f} MB, ships with the project, works offline" if nbytes else "not here: clone the project to have it")
 
 
 DEFAULT = bundled.DEFAULT
-CHOICES: list[ModelChoice] = [*(_bundled(name, folder) for name, folder in bundled.MODELS.items()), *HUB_CHOICES]
+CHOICES: list[ModelChoice] = [*(_bundled(name) for name in bundled.MODELS), *HUB_CHOICES]
 
 
 # ---------------------------------------------------------------------------------------------------- what was asked
@@ -237,12 +243,19 @@ def _report(progress: Progress | None, fraction: float, text: str) -> None:
 def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     if choice.source == "hub":
         return _download(choice, device, dtype, progress)
-    folder = bundled.MODELS[choice.id] if choice.source == "bundled" else _folder_called(choice.id)
+    folder = _bundled_folder(choice.id) if choice.source == "bundled" else _folder_called(choice.id)
     if not (folder / "config.json").is_file():
         raise ModelError(f"The folder {choice.id!r} has no config.json: point to a model in transformers' format.")
     _require_safetensors(choice, [path.name for path in folder.iterdir()])
     _require_memory(choice, _weights_in(folder) * dtype.itemsize, device)
     return folder
+
+
+def _bundled_folder(name: str) -> Path:
+    try:
+        return bundled.path(name)
+    except FileNotFoundError as error:
+        raise ModelError(str(error)) from error
 
 
 def _weights_in(folder: Path) -> int:
@@ -467,9 +480,8 @@ def _read_folder(
     _report(progress, 0.85, f"Reading {choice.title}: weights")
     maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        model = maker.from_pretrained(
-            folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
+        with READING:
+            model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True)
         model = model.to(device).eval()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(f"{choice.id} does not fit into {device.type} memory: pick a smaller model.") from error
@@ -532,15 +544,14 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
     if reason := misfit(model.config):
         raise ModelError(f"{model_id} can not go on from a cache: {reason}. Pick another model.")
     text_config = model.config.get_text_config(decoder=True)
-    weight = next(model.parameters())
     has_encoder = bool(model.config.is_encoder_decoder)
     return LoadedModel(
         id=model_id,
         model=model,
         tokenizer=tokenizer,
         config=model.config,
-        device=weight.device,
-        dtype=weight.dtype,
+        device=device_of(model),
+        dtype=next(model.parameters()).dtype,
         context_length=_context_length(text_config),
         eos_ids=_eos_ids(model, tokenizer),
         cache_argument=cache_argument(model),
@@ -588,7 +599,7 @@ class ModelStore:
     """Loaded models, the least recently used dropped. Safe to use from several threads.
 
     A model still held by a conversation stays in memory until that lets go. Two threads that ask for the same model
-    load it once; a slow download holds up nobody who asks for another.
+    load it once; a slow download holds up nobody who asks for another, and weights on disk are read one model at a time.
     """
 
     def __init__(self, max_models: int = 2) -> None:

@@ -6,6 +6,7 @@ forward nothing is cleaner: a hook would have to be put on the model, which most
 """
 
 import sys
+from typing import Any
 
 import torch
 
@@ -29,10 +30,10 @@ def mask_of_forward() -> torch.Tensor | None:
     return None
 
 
-def refuse_padding(name: str, mask: torch.Tensor | None) -> None:
-    """Raise ValueError, for a cache called `name`, if any row of a mask [B, T] leaves a token out."""
-    if mask is not None and not bool(mask.all()):
-        raise ValueError(
-            f"{name} cannot take left-padded rows: their padding would be kept as their first tokens; give it one "
-            f"row at a time, or rows of one length"
-        )
+def refuse_padding(cache: Any, mask: torch.Tensor | None) -> None:
+    """Raise ValueError, with the cache's own reason, if any row of a mask [B, T] leaves a token out."""
+    if mask is None or bool(mask.all()):
+        return
+    left = not bool((mask[:, 1:] < mask[:, :-1]).any())
+    rows = "left-padded rows" if left else "rows with padding behind tokens"
+    raise ValueError(f"{type(cache).__name__} cannot take {rows}: {cache.why_no_padding(left)}; give it one row at a time, or rows of one length")

@@ -22,8 +22,7 @@ import torch
 import transformers
 
 from . import bundled, models
-from .bundled import card, evaluate
-from .bundled.family import MEMBERS, files
+from .bundled import card, evaluate, questions
 from .catalog import ENTRIES, OTHERS, create, entry, first_fitting
 from .engine import Sampling, feed, generate_tokens
 from .entry import OPERATIONS
@@ -92,10 +91,10 @@ def measured_table(rows: list[Row], where: str) -> str:
     return "\n".join([*lines, "", where])
 
 
-def measure(loaded: models.LoadedModel, questions: int, rounds: int, tell: Callable[[str], None]) -> list[Row]:
-    """Every variant's Row. `questions` about values never seen in training; `rounds` of interleaved timings."""
+def measure(loaded: models.LoadedModel, count: int, rounds: int, tell: Callable[[str], None]) -> list[Row]:
+    """Every variant's Row. `count` questions about values never seen in training; `rounds` of interleaved timings."""
     prompt, continuation = _talk(loaded)
-    cases = evaluate.generated(questions, DISTANCE)
+    cases = questions.cases("trained_ways", DISTANCE, count)
     reference = teacher_forced(loaded, create("dynamic", loaded.model), prompt, continuation)
     speeds = _speeds(loaded, prompt, rounds)
     rows = []
@@ -111,7 +110,7 @@ def measure(loaded: models.LoadedModel, questions: int, rounds: int, tell: Calla
 
 def _talk(loaded: models.LoadedModel) -> tuple[list[int], list[int]]:
     """TOKENS ids of a generated conversation, and the 128 that follow."""
-    case = evaluate.generated(1, 2 * TOKENS)[0]
+    case = questions.cases("trained_ways", 2 * TOKENS)[0]
     ids = loaded.tokenizer.apply_chat_template(case.messages, return_dict=False)
     return ids[:TOKENS], ids[TOKENS : TOKENS + 128]
 
@@ -138,12 +137,12 @@ def _seconds_a_token(loaded: models.LoadedModel, cache, tokens: int = 16) -> flo
     return (time.perf_counter() - start) / tokens
 
 
-def _recall(loaded: models.LoadedModel, name: str, parameters: dict, cases: list[evaluate.Case]) -> float:
+def _recall(loaded: models.LoadedModel, name: str, parameters: dict, cases: list[questions.Case]) -> float:
     """Share of questions answered right, each on a fresh cache, greedily."""
     return sum(evaluate.contains(_answer(loaded, name, parameters, case), case.expected) for case in cases) / len(cases)
 
 
-def _answer(loaded: models.LoadedModel, name: str, parameters: dict, case: evaluate.Case) -> str:
+def _answer(loaded: models.LoadedModel, name: str, parameters: dict, case: questions.Case) -> str:
     ids = loaded.tokenizer.apply_chat_template(case.messages, add_generation_prompt=True, return_dict=False)
     cache = create(name, loaded.model, **parameters)
     events = generate_tokens(loaded, cache, ids, sampling=Sampling(max_new_tokens=32))
@@ -152,7 +151,7 @@ def _answer(loaded: models.LoadedModel, name: str, parameters: dict, case: evalu
 
 def stream(loaded: models.LoadedModel, tell: Callable[[str], None]) -> dict[str, list[float]]:
     """Perplexity of dialogue that goes on for 20 windows, token by token, in the parts of it that STREAM names."""
-    talks = (evaluate.generated(1 + n, TOKENS)[n].messages for n in range(8))
+    talks = (case.messages for case in questions.cases("trained_ways", TOKENS, 8))
     ids = [token for talk in talks for token in loaded.tokenizer.apply_chat_template(talk, return_dict=False)][: STREAM[-1][1] + 1]
     found = {}
     for name in ("dynamic", "sliding_window", "sink"):
@@ -185,7 +184,7 @@ def text_table(loaded: models.LoadedModel, tokens: int, tell: Callable[[str], No
 @torch.no_grad()
 def sink_share(loaded: models.LoadedModel) -> str:
     """How much attention the first four tokens draw: what a window without sinks loses."""
-    talk = evaluate.generated(1, TOKENS)[0].messages
+    talk = questions.cases("trained_ways", TOKENS)[0].messages
     ids = torch.tensor([loaded.tokenizer.apply_chat_template(talk, return_dict=False)[:TOKENS]])
     before = loaded.model.config._attn_implementation
     try:
@@ -239,13 +238,13 @@ def _speed_line(report: results.Report, rows: list[results.Row], contexts: list[
     return [rows[0].label, *ms, *ratios, *size]
 
 
-def where(loaded: models.LoadedModel, questions: int) -> str:
+def where(loaded: models.LoadedModel, count: int) -> str:
     """What was measured on what, by which command, when."""
     return (
         f"Measured {datetime.date.today()} on {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, model `{loaded.id}` in {str(loaded.dtype).removeprefix('torch.')}, by "
         f"`{' '.join(['python -m kvcache.report', *sys.argv[1:]])}`: bytes and speed at {TOKENS:,} tokens of context; KL of the next-token "
-        f"distribution from a full cache's over 128 tokens; {questions} questions about values never seen in training, {DISTANCE} tokens after they were told."
+        f"distribution from a full cache's over 128 tokens; {count} questions about values never seen in training, {DISTANCE} tokens after they were told."
     )
 
 
@@ -299,17 +298,16 @@ def default_table() -> str:
 def models_table() -> str:
     """The bundled models: what they are, their caches, and how much each recalls with a full cache."""
     distances = [str(distance) for distance in evaluate.DISTANCES]
-    head = ["model", "what it is", "MB", "tokens trained", "caches made for it", *(f"recalled at {int(d):,}" for d in distances), "by hand, at 512"]
+    head = ["model", "what it is", "MB", "caches made for it", *(f"recalled at {int(d):,}" for d in distances), "by hand, at 512"]
     return _markdown(head, [_model_line(name, folder, distances) for name, folder in bundled.MODELS.items()])
 
 
 def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
-    trained, found = (json.loads((folder / f"{file}.json").read_text()) for file in ("training", "evaluation"))
+    found = json.loads((folder / "evaluation.json").read_text())
     config = transformers.AutoConfig.from_pretrained(folder)
     suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.fits(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
     shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]
-    size = sum(file.stat().st_size for file in files(folder)) / 1e6
-    return [f"[{name}](kvcache/bundled/{name}/README.md)", MEMBERS[name].what, f"{size:.1f}", f"{trained['tokens']:,}", ", ".join(suited), *shares]
+    return [f"[{name}](kvcache/bundled/{name}/README.md)", bundled.WHAT[name], f"{bundled.nbytes(name) / 1e6:.1f}", ", ".join(suited), *shares]
 
 
 def _show(tables: dict[str, str], readme: Path | None) -> None:

@@ -19,6 +19,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from .architecture import cache_argument, modeling_module
 from .predict import shapes_of
+from .weights import device_of
 
 # transformers' names of the RoPE types with fixed frequencies. "dynamic" and "longrope" change theirs with length.
 FIXED_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
@@ -94,10 +95,12 @@ def verify_rope(model, rope: Rope, layers: list[int]) -> None:
         return
     if model.config.is_encoder_decoder:
         raise RopeError(f"how {model.config.model_type} rotates its keys can be checked on decoders alone, and it has an encoder")
-    ids = torch.arange(6, device=next(model.parameters()).device)[None] + 3
+    ids = torch.arange(6, device=device_of(model))[None] + 3
     with _evaluating(model):
         here, there = (_keys_at(model, ids, start) for start in (0, 7))
     for layer in layers:
+        if torch.equal(here[layer], there[layer]):
+            raise RopeError(f"this {type(model).__name__} computes the same keys whatever position_ids it is given, so that their rotation cannot be checked")
         moved, expected = rope.rotate(here[layer], 7).float(), there[layer].float()
         if (moved - expected).norm() > 0.05 * expected.norm():  # bf16 rounds to 1 %, a wrong rotation is off by 100 %
             raise RopeError(f"layer {layer} of this {model.config.model_type} does not move its keys by its RoPE frequencies alone")

@@ -13,8 +13,9 @@ import torch
 from huggingface_hub import constants
 from tiny_chat import make_model, tiny
 
-from kvcache import models
+from kvcache import bundled, models
 from kvcache.architecture import usual_cache_argument
+from kvcache.bundled import evaluate, separation
 from kvcache.models import CHOICES, ModelError, ModelStore, find_choice, pick_device, pick_dtype
 
 
@@ -151,6 +152,16 @@ def test_the_default_model_loads_without_a_network_and_knows_its_limits(monkeypa
     monkeypatch.setattr(models, "_ask_hub", lambda choice: pytest.fail("asked the hub"))
     loaded = ModelStore().load(models.DEFAULT, device="cpu")
     assert loaded.has_chat_template and loaded.eos_ids and loaded.rotary and loaded.context_length >= 2048
+
+
+def test_a_bundled_model_that_was_not_installed_is_said_so(monkeypatch, tmp_path):
+    for name in bundled.MODELS:
+        monkeypatch.setitem(bundled.MODELS, name, tmp_path / name)
+    with pytest.raises(ModelError, match="kvlab-llama-20m is not here: .* Clone the project to have them, or pick a model from the hub or a folder."):
+        ModelStore().load(models.DEFAULT)
+    with pytest.raises(FileNotFoundError, match="kvlab-umt5-5m is not here"):
+        bundled.path("kvlab-umt5-5m")
+    assert "not here" in models._bundled(bundled.DEFAULT).note and separation.read() is None and evaluate.shipped() == {}
 
 
 def test_a_missing_folder_and_one_without_a_model_are_said_so(tmp_path):

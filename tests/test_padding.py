@@ -31,7 +31,7 @@ def test_a_window_on_bloom_refuses_padding_which_its_bias_counts():
     config = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
     model, (ids, mask) = transformers.BloomForCausalLM(config).eval(), padded(tokens=30)
     cache = kvcache.create("sliding_window", model, window_length=24)
-    with pytest.raises(ValueError, match="SlidingWindowCache cannot take left-padded rows"):
+    with pytest.raises(ValueError, match="SlidingWindowCache cannot take left-padded rows: bloom counts its position bias over the whole mask"):
         model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY)
     assert cache.get_seq_length() == 0
     assert model.generate(token_ids(2, 30), past_key_values=cache, **GREEDY).shape == (2, 34)
@@ -77,6 +77,16 @@ def test_a_later_piece_with_padding_is_refused_and_changes_nothing():
         model(ids[:, :3], attention_mask=torch.ones(2, 23), past_key_values=cache)
 
 
+def test_padding_behind_tokens_is_refused_for_what_it_is():
+    model, ids = model_of("llama"), token_ids(2, 24)
+    cache, mask = sink(model), torch.ones(2, 24)
+    mask[0, -2:] = 0
+    with torch.no_grad():
+        model(ids[:, :20], past_key_values=cache)
+        with pytest.raises(ValueError, match="SinkCache cannot take rows with padding behind tokens: once tokens are evicted, a mask"):
+            model(ids[:, 20:], attention_mask=mask, past_key_values=cache)
+
+
 def test_looking_costs_nothing_at_single_tokens(monkeypatch):
     model, looked = model_of("llama"), []
     monkeypatch.setattr("kvcache.cache.mask_of_forward", lambda: looked.append(1))
@@ -103,7 +113,7 @@ def test_caches_that_take_padding_do_not_look(monkeypatch):
 
 def test_a_mask_of_another_shape_or_asker_is_none():
     assert padding.mask_of_forward() is None
-    padding.refuse_padding("It", None)
+    padding.refuse_padding(None, None)
 
 
 @pytest.mark.parametrize("length", [10, 20, 30, 50])

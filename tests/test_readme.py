@@ -2,8 +2,10 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from pydoc_data.topics import topics
+from types import ModuleType
 
 import pytest
 import torch
@@ -98,7 +100,8 @@ def test_the_library_example_runs():
 
 
 def test_the_example_of_a_new_cache_is_one(monkeypatch):
-    names = {}
+    monkeypatch.setitem(sys.modules, "last_tokens", module := ModuleType("last_tokens"))  # pickle looks classes up by their module
+    names = vars(module)
     exec(code_block("class LastTokens"), names)
     monkeypatch.setitem(kvcache.catalog.ENTRIES, "last_tokens", names["ENTRY"])
     model = model_of("llama")

@@ -36,9 +36,9 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
             with gr.Tab("Measure"):
                 measure = measure_events.make_tab()
             with gr.Tab("Learn"):
-                measured = separation.read()
-                of_caches = recall.chart_value(measured) if measured else None
-                layout.learn_tab(lead_html(), cards_html(ENTRIES), of_caches, recall.chart_value(recall.of_models(evaluate.shipped())))
+                of_caches, of_models = separation.read(), evaluate.shipped()
+                charts = of_caches and recall.chart_value(of_caches), of_models and recall.chart_value(recall.of_models(of_models))
+                layout.learn_tab(lead_html(), cards_html(ENTRIES), *charts)
         wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)

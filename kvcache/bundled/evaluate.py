@@ -1,103 +1,25 @@
-"""How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 200]`.
+"""How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 40]`.
 
-Greedy answers to questions about facts told 128 to 1,500 tokens earlier: values and ways of speaking that training never used
-(`new_ways`; `trained_ways` for training's own), `passages` held out from training, of several people, days or things at once, sentences written by hand (`hand_written`; `verdict` and `third` to `sixth`, whose rows no
-data was made by), and things never told (`never_told` and the like, which should be declined). Prints a table and writes JSON beside the model.
+Greedy answers, with the model's own full cache, to the questions of `questions`, asked as many of the model's tokens after the telling as the
+frozen ones are. Prints a share for each set and distance, then a table; `--json` writes what evaluation.json beside the weights holds.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 
 from ..architecture import cache_argument
 from ..catalog import create
-from . import MODELS, dialogues, environment, hand_written, marks, passages, path, texts
-from .tokenizer import stretch
+from . import MODELS, card, environment, path, questions
+from .questions import Case
 
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
 UNKNOWN = "I do not know that"  # as the model answers questions about the world: honest too, but no sign that it knows what it was asked for
-
-
-@dataclass(frozen=True)
-class Case:
-    """A conversation that ends with a question, and what the answer must contain ("" for a thing never told)."""
-
-    messages: list[dict[str, str]]
-    expected: str
-
-
-def generated(count: int, distance: int, new_ways: bool = False) -> list[Case]:
-    """Questions about values that training never used, asked in training's ways or, if `new_ways`, in ways held out from it."""
-    cases = (dialogues.question_at(number, distance, new_ways) for number in range(count))
-    return [Case(clean(messages), fact.value) for messages, fact in cases]
-
-
-def about_passages(count: int, distance: int) -> list[Case]:
-    """Questions about passages held out from training: which of the people, days or things in it, or none that was told."""
-    cases: list[Case] = []
-    for number in range(count):
-        rng = Random(f"passage {number} {distance}")
-        talk = dialogues.Conversation(rng, distance, held=True)
-        system, told, asked, expected = _asked_about(rng)
-        if system:
-            talk.say("system", system)
-        for turn in told:
-            talk.turn(*turn)
-        dialogues.pad(talk, distance, kind="open")
-        talk.say("user", asked)
-        cases.append(Case(clean(talk.messages), expected))
-    return cases
-
-
-def _asked_about(rng: Random) -> tuple[str, passages.Turns, str, str]:
-    """A held-out passage's system message and turns, a question of it, and the one value that the answer recalls and the question does not say, or "" where it declines."""
-    found: list[tuple[str, str]] = []
-    while not found:
-        system, told, questions = rng.choice(passages.passages(True)).draw(rng, held=True)
-        first = [(asked, marks.REFUSING in reply, marks.recalls(reply)) for (asked, reply), *_ in questions]
-        found = [(asked, "" if declined else values[0]) for asked, declined, values in first if declined or len(values) == 1 and not contains(asked, values[0])]
-    return system, told, *rng.choice(found)
-
-
-def by_hand(distance: int, pairs=hand_written.PAIRS) -> list[Case]:
-    """The hand-written facts and questions with generated talk in between."""
-    cases = []
-    for number, (told, asked, expected) in enumerate(pairs):
-        talk = dialogues.Conversation(Random(f"by hand {number} {distance}"), distance, held=True)
-        talk.turn(told, "Okay.")
-        dialogues.pad(talk, distance, kind="open")
-        talk.say("user", asked)
-        cases.append(Case(clean(talk.messages), expected))
-    return cases
-
-
-def never_told(distance: int, questions=hand_written.NEVER_TOLD) -> list[Case]:
-    """Hand-written questions after talk in which nothing of the kind was told."""
-    cases = []
-    for number, asked in enumerate(questions):
-        talk = dialogues.Conversation(Random(f"never told {number} {distance}"), distance, held=True)
-        talk.turn("hello", "Hello! How can I help you?")
-        dialogues.pad(talk, distance, kind="open")
-        talk.say("user", asked)
-        cases.append(Case(clean(talk.messages), ""))
-    return cases
-
-
-def tokens(distance: int, tokenizer) -> int:
-    """A distance in a model's tokens as the data maker counts it."""
-    return round(distance * stretch(tokenizer))
-
-
-def clean(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Messages without marks."""
-    return [{"role": m["role"], "content": marks.strip(m["content"])} for m in messages]
 
 
 @torch.inference_mode()
@@ -125,7 +47,8 @@ def read_replies(model, tokenizer, conversations: list[list[dict[str, str]]], ma
     found = []
     for messages in conversations:
         text = messages[0]["content"] if len(messages) > 1 else ""
-        read = tokenizer(texts.source(text), add_special_tokens=False, return_tensors="pt")
+        source = tokenizer.apply_chat_template([{"role": "system", "content": text}], tokenize=False) if text else ""
+        read = tokenizer(source, add_special_tokens=False, return_tensors="pt")
         prompt = tokenizer.apply_chat_template(messages[2:] or messages, add_generation_prompt=True, return_dict=False, return_tensors="pt")
         cache = create("encoder_decoder", model)  # transformers' own has as many layers as the encoder, and fails
         out = model.generate(**read, decoder_input_ids=prompt, do_sample=False, max_new_tokens=max_new_tokens, **{cache_argument(model): cache})
@@ -162,48 +85,30 @@ def load(folder: Path):
 
 
 def shipped() -> dict[str, dict]:
-    """What was found of every model that ships, by its name."""
-    return {name: json.loads((folder / "evaluation.json").read_text()) for name, folder in MODELS.items()}
+    """What was found of every model that is here, by its name."""
+    return {name: json.loads(file.read_text()) for name, folder in MODELS.items() if (file := folder / "evaluation.json").exists()}
 
 
 def main(arguments: list[str] | None = None) -> dict:
-    """Evaluate, print, write JSON; returns what was written."""
+    """Evaluate and print; returns shares by set and distance."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=path())
-    parser.add_argument("--questions", type=int, default=200, help="generated questions a cell")
+    parser.add_argument("--model", type=Path, default=None, help="folder; the default model's by default")
+    parser.add_argument("--questions", type=int, default=None, help="of each set at each distance at most; all by default")
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
-    parser.add_argument("--json", type=Path, default=None, help="default: evaluation.json in the model's folder")
-    parser.add_argument("--wrong", action="store_true", help="print what was answered wrong, but for the later hand-written sets")
-    parser.add_argument("--verdict", action=argparse.BooleanOptionalAction, default=True, help="also the later hand-written sets")
+    parser.add_argument("--json", type=Path, default=None, help="where to write what is returned")
     options = parser.parse_args(arguments)
-    model, tokenizer = load(options.model)
-    table: dict[str, dict[str, dict[str, float]]] = {}
+    model, tokenizer = load(options.model or path())
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for distance in options.distances:
-        far = tokens(distance, tokenizer)
-        made = [("trained_ways", generated(options.questions, far)), ("new_ways", generated(options.questions, far, new_ways=True))]
-        hand = []
-        for name, (pairs, questions) in hand_written.SETS.items():
-            if options.verdict or name == "hand_written":
-                never = "never_told" if name == "hand_written" else f"{name}_never_told"
-                hand += [(name, by_hand(far, pairs)), (never, never_told(far, questions))]
-        if not model.config.is_encoder_decoder:  # whose text is the first message alone
-            made.append(("passages", about_passages(options.questions, far)))
-        for name, cases in (*made, *hand):
-            answers = replies(model, tokenizer, [c.messages for c in cases])
-            table.setdefault(name, {})[str(distance)] = cell = score(cases, answers)
-            print(f"{name:18} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
-            if options.wrong and not name.startswith(tuple(hand_written.SETS)[1:]):
-                show_wrong(cases, answers)
-    target = options.json or options.model / "evaluation.json"
-    target.write_text(json.dumps(table, indent=1) + "\n")
-    return table
-
-
-def show_wrong(cases: list[Case], answers: list[str]) -> None:
-    """Print the cases answered wrong: what was told, asked, expected and said."""
-    for case, answer in zip(cases, answers):
-        if not (contains(answer, case.expected) if case.expected else DECLINE in answer):
-            print(f"    {case.messages[0]['content']!r} {case.messages[-1]['content']!r} wanted {case.expected!r} got {answer!r}")
+        far = questions.tokens(distance, tokenizer)
+        for kind in questions.kinds(far):
+            cases = questions.cases(kind, far)[:options.questions]
+            found.setdefault(kind, {})[str(distance)] = cell = score(cases, replies(model, tokenizer, [c.messages for c in cases]))
+            print(f"{kind:18} at {distance:5} tokens: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{v} {k}" for k, v in cell.items()), flush=True)
+    print(card.table(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 if __name__ == "__main__":

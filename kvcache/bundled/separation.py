@@ -1,8 +1,8 @@
 """What each cache forgets, on a bundled model: `python -m kvcache.bundled.separation [--model FOLDER] [--questions 100]`.
 
-The same questions as in `evaluate`, about facts told 64 to 1,500 tokens earlier, answered greedily with every cache of CACHES. Prints the
-share answered right by distance and how many answers are word for word the full cache's; writes both as JSON beside the model, from which
-its card and the page's chart are made.
+The questions told and asked in training's ways, about facts told 64 to 1,500 tokens earlier, answered greedily with every cache of CACHES. Prints the
+share answered right by distance and how many answers are word for word the full cache's; `--json` writes what separation.json beside the
+default's weights holds, which the page's chart shows.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from transformers.utils import is_hqq_available
 
 from ..architecture import layer_types
 from ..catalog import create, entry
-from . import environment, evaluate, path
+from . import DEFAULT, MODELS, environment, evaluate, path, questions
 
 DISTANCES = (64, 128, 256, 512, 1024, 1500)
 FILE = "separation.json"
@@ -47,11 +47,11 @@ class Row:
     same: Mapping[str, float]
 
 
-def measure(model, tokenizer, questions: int, distances=DISTANCES, caches=CACHES, tell=print) -> list[Row]:
-    """A Row for every cache, for a run without one, and for the same questions with the telling taken out. `tell` hears each share."""
+def measure(model, tokenizer, count: int, distances=DISTANCES, caches=CACHES, tell=print) -> list[Row]:
+    """A Row for every cache of `count` questions a distance, for a run without one, and for the same questions with the telling taken out. `tell` hears each share."""
     found: dict[str, tuple[dict, dict]] = {}
     for distance in distances:
-        cases = evaluate.generated(questions, evaluate.tokens(distance, tokenizer))
+        cases = questions.cases("trained_ways", questions.tokens(distance, tokenizer), count)
         full: list[str] = []
         for label, answers in _answers(model, tokenizer, cases, caches):
             full = full or answers
@@ -86,24 +86,25 @@ def table(measured: Mapping) -> str:
 
 
 def read(folder: Path | None = None) -> dict | None:
-    """What was measured on the model in `folder` (default: the model that ships), or None."""
-    file = (folder or path()) / FILE
+    """What was measured on the model in `folder` (default: the default model), or None."""
+    file = (folder or MODELS[DEFAULT]) / FILE
     return json.loads(file.read_text()) if file.exists() else None
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, write JSON."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=path())
+    parser.add_argument("--model", type=Path, default=None, help="folder; the default model's by default")
     parser.add_argument("--questions", type=int, default=100, help="questions a cell")
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES), help="tokens between fact and question")
-    parser.add_argument("--json", type=Path, help=f"default: {FILE} in the model's folder")
+    parser.add_argument("--json", type=Path, help="where to write what was measured")
     options = parser.parse_args(arguments)
-    model, tokenizer = evaluate.load(options.model)
+    model, tokenizer = evaluate.load(options.model or path())
     rows = measure(model, tokenizer, options.questions, options.distances, tell=lambda line: print(line, flush=True))
     measured = {"questions": options.questions, "rows": [asdict(row) for row in rows]}
-    (options.json or options.model / FILE).write_text(json.dumps(measured, indent=1) + "\n")
     print(table(measured))
+    if options.json:
+        options.json.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 if __name__ == "__main__":

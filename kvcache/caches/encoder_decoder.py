@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
 from ..architecture import decoder_config
-from ..cache import Cache, Made, crop_floor_of, is_bounded
+from ..cache import Cache, Made, crop_floor_of, is_bounded, row_count
 from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
@@ -60,9 +60,9 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         return self.self_attention_cache, self.cross_attention_cache
 
     @property
-    def layers(self) -> list:
-        """The decoder's own layers, then those of cross-attention."""
-        return [*self.self_attention_cache.layers, *self.cross_attention_cache.layers]
+    def layers(self) -> tuple:
+        """The decoder's own layers, then those of cross-attention; each side has its own list."""
+        return (*self.self_attention_cache.layers, *self.cross_attention_cache.layers)
 
     @property
     def capacity(self) -> int | None:
@@ -73,6 +73,13 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     def takes_left_padding(self) -> bool:
         """Are the decoder's rows right whose first tokens are padding?"""
         return getattr(self.self_attention_cache, "takes_left_padding", True)
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why it does not take them."""
+        return self.self_attention_cache.why_no_padding(left)
+
+    def check_dynamic_cache(self, method: str) -> None:
+        """Nothing to refuse before `crop` and the batch operations: each side does them, or says itself why not."""
 
     @property
     def torn(self) -> str:
@@ -111,7 +118,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     @property
     def batch_size(self) -> int:
         """Batch rows held; -1 before the first token."""
-        held = [layer.keys.shape[0] for layer in self.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
+        held = [row_count(layer) for layer in self.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
         if len(set(held)) > 1:
             raise ValueError(f"the layers hold different numbers of rows: {held}")
         return held[0] if held else -1

@@ -226,6 +226,11 @@ class Offloading(Cache):
         other.here, other.pending, other.links = set(self.here), {}, dict(self.links)
         return other
 
+    def __getstate__(self) -> dict:
+        """What pickle and torch.save take: no streams, which are made anew where they are needed."""
+        self.settle()
+        return {**self.__dict__, "links": {}}
+
     def __deepcopy__(self, memo) -> "Offloading":
         self.settle()
         other = object.__new__(type(self))

@@ -14,16 +14,21 @@ from ..entry import Entry, Parameter, all_but
 from ..kernels import LOOPS, decode_attention, encode
 from ..kernels.cpu import why_not
 from ..kernels.packed import Packed
-from ..layer import D, Layer, T, append_both, capacity_for
+from ..layer import Buffer, D, Layer, T, append_both, capacity_for
 from ..legacy import QuantizedNames
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
+from ..read_only import read_only
 from .decode import decoded
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
 ATTENTION = LOOPS
+EDITS = (
+    "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
+    "batch_select_indices() and batch_repeat_interleave() change the cache; DynamicCache.from_legacy_cache(cache.to_legacy_cache()) makes one that can be edited"
+)
 
 
 class QuantizedLayer(Layer):
@@ -192,15 +197,24 @@ class QuantizedLayer(Layer):
         residual = getattr(self, f"{side}_residual").view()
         return torch.cat([self._decoded(side), residual], dim=T) if self.quantized else residual
 
-    @property
-    def keys(self) -> torch.Tensor | None:
-        """All keys [B, H, seen, D], decoded."""
-        return self._all("key")
+    def sides(self) -> tuple[Buffer, Buffer]:
+        return self.key_residual, self.value_residual
 
-    @property
-    def values(self) -> torch.Tensor | None:
-        """All values [B, H, seen, D], decoded."""
-        return self._all("value")
+    def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """All keys and values [B, H, seen, D], decoded."""
+        return self._all("key"), self._all("value")
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        """Decoded ones to be read: codes do not change with them."""
+        if not self.quantized:
+            return super().editable(side)
+        with torch.inference_mode(False):
+            return read_only(self._all(("key", "value")[side]), EDITS)
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        if self.quantized:
+            raise ValueError(EDITS)
 
     def _crop_to(self, length: int) -> None:
         """Drop blocks; of a block that is cut in two, the kept tokens come back to the residual as they decode."""

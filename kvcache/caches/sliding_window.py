@@ -1,5 +1,6 @@
 """SlidingWindowCache: keep the last tokens only, on any model."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,9 +105,8 @@ class WindowLayer(RowsLayer):
         self._evict(max(0, self.held - self.window_length + 1))
         if n == 1:
             self._append(key_states, value_states)
-            keys, values = self.keys, self.values
-            return attendable(self, keys, values)
-        attended = _joined(self.keys, key_states), _joined(self.values, value_states)
+            return attendable(self, *self.readable())
+        attended = _joined(self.key_rows.view(), key_states), _joined(self.value_rows.view(), value_states)
         self.seen += n
         self._keep(*attended)
         return attended
@@ -114,7 +114,7 @@ class WindowLayer(RowsLayer):
     def _recorded(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         attended = self.get_mask_sizes(key_states.shape[T])[0]
         self._append(key_states, value_states)
-        return self.keys[:, :, -attended:], self.values[:, :, -attended:]
+        return self.key_rows.view()[:, :, -attended:], self.value_rows.view()[:, :, -attended:]
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         append_both(self.key_rows, self.value_rows, keys, values)
@@ -124,6 +124,14 @@ class WindowLayer(RowsLayer):
         """Hold what stays of [B, H, n, D], the tokens a chunk attended to."""
         self.key_rows.replace(keys[:, :, -self.window_length :])
         self.value_rows.replace(values[:, :, -self.window_length :])
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        if self.evicted and rows.shape[T] != self.held:
+            raise ValueError(
+                f"{side} of {rows.shape[T]} tokens cannot be assigned to a {type(self).__name__} that has seen {self.seen} and holds {self.held}: it could not tell "
+                "which they are; assign as many, crop() the last ones, or reset() it and feed the tokens again"
+            )
 
     def _evict(self, n: int) -> None:
         """Forget the `n` oldest tokens."""
@@ -177,7 +185,7 @@ class SlidingWindowCache(StaticNames, Cache):
         given = {"batch_size": checked_batch(batch_size, max_batch_size), "device": device, "dtype": dtype, "layer_device_map": layer_device_map}
         if max_cache_len is None:
             _refuse_allocation(given)
-            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), lambda: WindowLayer(window_length))
+            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), functools.partial(WindowLayer, window_length))
         elif text is None:
             raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
         elif reason := static_misfit(text):
@@ -188,6 +196,10 @@ class SlidingWindowCache(StaticNames, Cache):
             super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
             self.max_cache_len, (self.num_key_value_heads, self.head_dim) = max_cache_len, heads_of(text)
             place(self.layers, text, **given)
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why padded rows go wrong on BLOOM."""
+        return "bloom counts its position bias over the whole mask, which no longer fits the tokens held once some are evicted"
 
 
 def misfit(config: PreTrainedConfig) -> str | None:

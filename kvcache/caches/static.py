@@ -127,7 +127,7 @@ class StaticLayer(Layer):
             for name in self._counters():
                 setattr(self, name, getattr(self, name).to(self.device))
         if not torch.compiler.is_compiling():
-            for tensor in (self.keys, self.values, *(getattr(self, name) for name in self._counters())):
+            for tensor in (*self.readable(), *(getattr(self, name) for name in self._counters())):
                 torch._dynamo.mark_static_address(tensor)
 
     def why_not_exported(self) -> str | None:
@@ -147,14 +147,14 @@ class StaticLayer(Layer):
         if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
         n = key_states.shape[T]
-        self._check(key_states, self.keys)
-        self._check(value_states, self.values)
+        keys, values = self.readable()
+        self._check(key_states, keys)
+        self._check(value_states, values)
         self.check_room(n)
         rows = torch.arange(n, device=self.cumulative_length.device) + self.cumulative_length
-        self.keys.index_copy_(T, rows, key_states)
-        self.values.index_copy_(T, rows, value_states)
+        keys.index_copy_(T, rows, key_states)
+        values.index_copy_(T, rows, value_states)
         self._advance(n)
-        keys, values = self.keys, self.values
         return attendable(self, keys, values) if n == 1 else (keys, values)
 
     def _check(self, new: torch.Tensor, held: torch.Tensor) -> None:
@@ -210,7 +210,7 @@ class StaticLayer(Layer):
 
     def _place_again(self) -> None:
         if self.is_initialized:
-            self.device = self.keys.device
+            self.device = self._key_rows.data.device
             self._keep_addresses()
 
     def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
@@ -221,6 +221,14 @@ class StaticLayer(Layer):
         """A full copy: this layer writes at addresses of its own."""
         self.settle()
         return super().fork()
+
+    def __getstate__(self) -> dict:
+        self.settle()
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._place_again()
 
     def __deepcopy__(self, memo) -> "StaticLayer":
         self.settle()
@@ -234,13 +242,26 @@ class StaticLayer(Layer):
         spare = self.max_cache_len - held
         return {"keys": held * shape.key_nbytes, "values": held * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
 
-    @property
-    def keys(self) -> torch.Tensor | None:
-        return self._key_rows.data
+    def sides(self) -> tuple[Buffer, Buffer]:
+        return self._key_rows, self._value_rows
 
-    @property
-    def values(self) -> torch.Tensor | None:
-        return self._value_rows.data
+    def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        return self._key_rows.data, self._value_rows.data
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        return self.readable()[side]
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        held = self.readable()[side == "values"]
+        if held is None or (rows.shape, rows.dtype, rows.device) != (held.shape, held.dtype, held.device):
+            room = "before its first tokens" if held is None else f"but for all of its room, {tuple(held.shape)} of {held.dtype} on {held.device}, got {tuple(rows.shape)} of {rows.dtype} on {rows.device}"
+            raise ValueError(f"{side} cannot be assigned to a {type(self).__name__} {room}: update() fills it, crop() takes tokens back, reorder_cache() and batch_select_indices() choose rows")
+
+    def assign(self, side: str, rows: torch.Tensor) -> None:
+        """Write over all that is held, at its address; as many tokens have been seen as before."""
+        self.check_assigned(side, rows)
+        self.readable()[side == "values"].copy_(rows)
 
 
 class StaticWindowLayer(StaticLayer):
@@ -304,13 +325,14 @@ class StaticWindowLayer(StaticLayer):
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, window_length - 1 + n, D]."""
         if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
-        self._check(key_states, self.keys)
-        self._check(value_states, self.values)
+        keys, values = self.readable()
+        self._check(key_states, keys)
+        self._check(value_states, values)
         n, first = key_states.shape[T], self._first_attended()
         self.check_room(n)
         place = self._slide if n == 1 else self._join
         shift, before = first - self.evicted_length, self.cumulative_length - first
-        attended = place(self.keys, key_states, shift, before), place(self.values, value_states, shift, before)
+        attended = place(keys, key_states, shift, before), place(values, value_states, shift, before)
         self.evicted_length.copy_(torch.maximum(first, self.cumulative_length + (n - self.window_length)))
         if not torch.compiler.is_compiling():
             self._evicted = max(self.evicted, self.seen + n - self.window_length)
