@@ -19,7 +19,6 @@ AXES = {
 }
 AXIS_WORDS = ("auto", "channel", "token")
 GROUP = 64  # elements that share a scale where "auto" is asked for
-AXIS_NUMBERS = (0, 1, -1)  # 4.48's, of which each backend knows two
 
 
 def grouping(backend: str, axis: int | str, otherwise: str) -> str:

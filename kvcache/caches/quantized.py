@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
 from ..attention import hand_over
 from ..cache import Cache, build_layers
-from ..configs import AXIS_NUMBERS, AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_axis, why_not_nbits
+from ..configs import AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_axis, why_not_nbits
 from ..entry import Entry, Parameter, all_but
 from ..kernels import LOOPS, decode_attention, encode
 from ..kernels.cpu import why_not
@@ -24,6 +24,7 @@ from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
+AXIS_NUMBERS = (0, 1, -1)  # as 4.48 has them; each backend knows two
 ATTENTION = LOOPS
 EDITS = (
     "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "

@@ -391,22 +391,23 @@ class StaticCache(StaticNames, Cache, transformers.StaticCache):
 
     name = "static"
     full_layer: type[StaticLayer] = StaticLayer
+    misfit = staticmethod(static_misfit)
 
     def __init__(
         self,
         config: PreTrainedConfig,
-        max_batch_size: int | None = None,
+        batch_size: int | None = None,
         max_cache_len: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        max_batch_size: int | None = None,
         layer_device_map: Mapping[int, torch.device | str] | None = None,
-        batch_size: int | None = None,
     ):
         config = decoder_config(config)
-        if reason := static_misfit(config):
+        if reason := self.misfit(config):
             raise ValueError(f"{type(self).__name__}: {reason}")
-        if isinstance(batch_size, Mapping) or isinstance(layer_device_map, int):  # 4.48's order: max_batch_size, then the map
-            layer_device_map, batch_size = batch_size, layer_device_map
+        if isinstance(max_batch_size, Mapping):  # 4.49's order has the map in its place
+            layer_device_map, max_batch_size = max_batch_size, layer_device_map
         self.max_cache_len = checked_length(config, max_cache_len)
         Cache.__init__(self, build_layers(config, self._table(), STATIC_LAYER_TYPE_MAPPING, max_cache_len=self.max_cache_len))
         windows = [layer for layer in self.layers if isinstance(layer, StaticWindowLayer)]
