@@ -25,8 +25,10 @@ from transformers.cache_utils import (
 
 from . import files
 from .architecture import tokens_at_once
+from .export import refuse_export
 from .key_cache import KeyCache
 from .layer import B, CropError, Layer, Stored, T, target_length
+from .legacy import usable_length
 from .padding import refuse_other_length, refuse_padding
 from .pictures import Shift, joined_shift
 from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
@@ -83,6 +85,7 @@ class Cache(transformers.Cache):
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
         # Not super(): a subclass may also inherit one of transformers' caches, for its isinstance checks alone.
+        self.in_program = torch.compiler.is_exporting()  # made inside a program that torch.export makes: there it begins and ends
         transformers.Cache.__init__(self, layers=layers, layer_class_to_replicate=None if layers else new_layer)
 
     def update(
@@ -99,6 +102,8 @@ class Cache(transformers.Cache):
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
         self._check_rows(key_states, value_states, layer_idx)
+        if torch.compiler.is_exporting():
+            refuse_export(self)
         if cache_kwargs is not None:
             self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
         try:
@@ -120,6 +125,8 @@ class Cache(transformers.Cache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
         """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way, or `generate` gives old tokens again."""
+        if torch.compiler.is_exporting():
+            refuse_export(self)
         if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
             self.refuse_torn()
             refuse_halved(self.layers)
@@ -170,11 +177,9 @@ class Cache(transformers.Cache):
         return None if length == -1 else length
 
     def get_usable_length(self, new_seq_length: int, layer_idx: int = 0) -> int:
-        """Tokens of the past that the next `new_seq_length` tokens will attend to. Raises ValueError if they do not fit."""
-        seen = int(self.get_seq_length(layer_idx))
-        if self.capacity is not None and seen + new_seq_length > self.capacity:
-            raise ValueError(f"{new_seq_length} more tokens do not fit: {seen} of {self.capacity} are taken")
-        return min(seen, self.get_mask_sizes(new_seq_length, layer_idx)[0] - new_seq_length)
+        """Tokens of the past that the next `new_seq_length` tokens will attend to in this layer. Raises ValueError if they do not fit."""
+        self.refuse_torn()
+        return usable_length(self, new_seq_length, layer_idx)
 
     @property
     def seen_tokens(self) -> int:
@@ -219,8 +224,8 @@ class Cache(transformers.Cache):
         return tuple(_legacy_of(index, layer) for index, layer in enumerate(self.layers))
 
     @classmethod
-    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, **kwargs) -> "Cache":
-        """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...)."""
+    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, num_hidden_layers: int | None = None, **kwargs) -> "Cache":
+        """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...); `num_hidden_layers` says nothing, as in 4.48."""
         cache = cls(**kwargs)
         if cache.layers and past_key_values is not None and len(past_key_values) > len(cache.layers):
             raise ValueError(f"{len(past_key_values)} layers of keys and values do not fit a model of {len(cache.layers)} layers")
@@ -269,8 +274,8 @@ class Cache(transformers.Cache):
         other.layers = [_forked(layer) for layer in self.layers]
         return other
 
-    def batch_split(self, full_batch_size: int, split_size: int) -> list["Cache"]:
-        """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
+    def batch_split(self, full_batch_size: int, split_size: int, num_hidden_layers: int | None = None) -> list["Cache"]:
+        """Caches of `split_size` rows each, the last of what remains; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if this one has other rows."""
         full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
         held = {rows for layer in self.layers if (rows := row_count(layer)) is not None}
         if held - {full_batch_size}:
@@ -283,8 +288,8 @@ class Cache(transformers.Cache):
         return piece
 
     @classmethod
-    def from_batch_splits(cls, splits: Sequence["Cache"]) -> "Cache":
-        """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
+    def from_batch_splits(cls, splits: Sequence["Cache"], num_hidden_layers: int | None = None) -> "Cache":
+        """One cache of the rows of `splits`, in order; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if they differ in kind, layers or tokens."""
         if not splits or any(type(split) is not type(splits[0]) or not isinstance(split, cls) for split in splits):
             raise ValueError(f"splits must be one or more {cls.__name__} of one class, got {[type(split).__name__ for split in splits]}")
         if any(split.parameters != splits[0].parameters for split in splits):
@@ -404,13 +409,13 @@ class Cache(transformers.Cache):
         super().activate_past_recording()
         leave_out_seen(self)
 
-    def crop(self, tokens: int) -> None:
+    def crop(self, max_length: int) -> None:
         """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.
 
         Raises CropError before any layer has changed when one of them no longer holds what it would go back to.
         """
         seen = self.tokens_seen
-        length = target_length(seen, tokens)
+        length = target_length(seen, max_length)
         if length < min(seen, self.crop_floor):
             if self.crop_floor == NOWHERE_TO_GO_BACK:
                 raise CropError(f"cannot go back to {length} of {seen} tokens: {GONE}")

@@ -19,6 +19,7 @@ AXES = {
 }
 AXIS_WORDS = ("auto", "channel", "token")
 OURS_ALONE = ("cache_implementation", "compute_dtype", "device")  # transformers 5 takes the dtype and the device of the keys
+GROUP = 64  # elements that share a scale where "auto" is asked for
 
 
 def grouping(backend: str, axis: int | str, otherwise: str) -> str:
@@ -117,11 +118,19 @@ class CacheConfig:
 
     def to_json_string(self) -> str:
         """JSON that `from_dict(json.loads(...))` reads back; dtypes by name."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True, default=_json_name) + "\n"
+        return _json(self.to_dict())
 
-    def to_json_file(self, json_file_path: str | os.PathLike) -> None:
+    def to_json_file(self, json_file_path: str | os.PathLike, use_diff: bool = False) -> None:
+        """Write the JSON; with `use_diff` only what is not the default, which reads back as the same config."""
+        settings = self._changed() if use_diff else self.to_dict()
         with open(json_file_path, "w", encoding="utf-8") as file:
-            file.write(self.to_json_string())
+            file.write(_json(settings))
+
+    def _changed(self) -> dict[str, Any]:
+        """The fields that differ from a config of nothing but what has to be given."""
+        needed = {known.name: getattr(self, known.name) for known in fields(self) if known.default is MISSING}
+        default = type(self)(**needed).to_dict()
+        return {name: value for name, value in self if name in needed or value != default[name]}
 
 
 @dataclass
@@ -211,6 +220,10 @@ def _check_device(device: str | torch.device) -> None:
 
 def _is_whole(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _json(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=2, sort_keys=True, default=_json_name) + "\n"
 
 
 def _json_name(value: Any) -> str:

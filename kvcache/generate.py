@@ -17,7 +17,7 @@ from .architecture import CACHE_ARGUMENTS, cache_argument, decoder_config
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
-from .caches.quantized import QuantizedCache
+from .caches.quantized import QuantizedCache, class_of
 from .catalog import ENTRIES, OTHERS, create, entry
 from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
@@ -124,7 +124,7 @@ def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict
     defaults = {name: value for name, value in offer.defaults().items() if name in fields}
     given = {name: value for name, value in settings.items() if name not in beside}
     checked = QuantizedCacheConfig.from_dict({**defaults, "compute_dtype": torch.float32, **given, "backend": backend})
-    return offer.cache_class(config=decoder_config(model), cache_config=checked, **beside)
+    return class_of(checked.backend)(config=decoder_config(model), cache_config=checked, **beside)
 
 
 def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:

@@ -283,6 +283,10 @@ class Stored:
     def refuse_drafts(self) -> None:
         """Raise ValueError where decoding with drafts (prompt lookup, an assistant) would go wrong."""
 
+    def why_not_exported(self) -> str | None:
+        """Why a program that torch.export makes cannot go on from this layer, or None."""
+        return "its shapes change as it fills, and every call of the program would go on from the tokens held now; export a StaticCache, or make the cache inside the program"
+
     def offload(self) -> None:
         self.to("cpu")
 

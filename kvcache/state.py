@@ -221,6 +221,11 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         conv, scan = (dtype.itemsize, dtype.itemsize) if dtype else (shape.itemsize, 4)
         return {**beside, "state": shape.batch * (prod(shape.state.conv) * conv + (prod(shape.state.recurrent) * scan if shape.state.recurrent else 0))}
 
+    def why_not_exported(self) -> str | None:
+        if not any(self.has_previous_state.values()):
+            return "it holds no state yet, and every call of the program would begin anew; feed it a token first"
+        return super().why_not_exported() if isinstance(self, Layer) else None
+
     @property
     def crop_floor(self) -> int:
         return NOWHERE_TO_GO_BACK if any(self.has_previous_state.values()) else 0

@@ -342,8 +342,6 @@ class Step(torch.nn.Module):
 
 def exported(case):
     ids, cache = token_ids(1, 40), case.cache()
-    if not cache.is_compileable:
-        raise NotImplementedError("is_compileable is False: its shapes change as it fills")
     case.feed(cache, ids, [(0, 30)])
     with torch.no_grad():
         program = torch.export.export(Step(case.model, cache), (ids[:, 30:31],), strict=True).module()

@@ -59,6 +59,17 @@ def test_transformers_own_generate_takes_a_config_object():
     assert dict(config) == before
 
 
+@pytest.mark.parametrize("config,differs", [
+    (QuantizedCacheConfig(), {}),
+    (QuantizedCacheConfig("HQQ", 2, compute_dtype="bfloat16"), {"backend": "hqq", "nbits": 2, "compute_dtype": "bfloat16"}),
+    (StaticCacheConfig(1, 64), {"batch_size": 1, "max_cache_len": 64}),
+])  # fmt: skip
+def test_a_file_of_differences_reads_back_as_the_same_config(config, differs, tmp_path):
+    config.to_json_file(tmp_path / "config.json", use_diff=True)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written == differs and type(config).from_dict(written) == config
+
+
 def test_update_sets_what_it_knows_and_returns_the_rest():
     config = QuantizedCacheConfig()
     assert config.update(nbits=2, backend="HQQ", colour="red") == {"colour": "red"}

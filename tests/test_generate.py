@@ -181,7 +181,7 @@ def test_max_cache_len_of_a_generation_config_is_the_room_that_is_made(monkeypat
         ("quantized", {"nbits": 3}, "nbits must be 8, 4 or 2 for native, got 3"),
         ("quantized", {"colour": 3}, "QuantizedCacheConfig has no 'colour'"),
         ("sink", QuantizedCacheConfig(), "cache_config is for 'quantized' and cache_implementation is 'sink'"),
-        ("static", StaticCacheConfig(batch_size=3, max_cache_len=64), "made for batch_size 3 and was given keys of batch_size 2"),
+        ("static", StaticCacheConfig(batch_size=3, max_cache_len=64), "allocated for batch 3, .* got batch 2"),
         ("static", {"max_cache_len": 16}, "StaticCache is full"),
         ("hybrid", {}, "llama has no sliding-window layers"),
         ("mamba", {}, "llama has|attention"),

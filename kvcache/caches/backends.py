@@ -3,20 +3,13 @@
 import functools
 from dataclasses import replace
 
-import torch
-
 from ..configs import NBITS
 from ..entry import Entry
 from . import quantized
 from .decode import decoded
-from .quantized import HQQQuantizedCache, QuantizedCache, QuantoQuantizedCache
 
 
-def _make(cache_class: type[QuantizedCache], config, attention: str, **parameters) -> QuantizedCache:
-    return cache_class({**parameters, "compute_dtype": torch.float32}, config, attention=attention)
-
-
-def named(backend: str, title: str, cache_class: type[QuantizedCache]) -> Entry:
+def named(backend: str, title: str) -> Entry:
     """The entry of a cache whose backend is its name."""
     parameters = tuple(each for each in quantized.PLAIN.parameters if each.name != "backend")
     return decoded(replace(
@@ -24,8 +17,8 @@ def named(backend: str, title: str, cache_class: type[QuantizedCache]) -> Entry:
         name=backend,
         title=title,
         summary=f"{quantized.PLAIN.title} with {title} choosing the rounding.",
-        cache_class=cache_class,
-        make=functools.partial(_make, cache_class),
+        cache_class=quantized.class_of(backend),
+        make=functools.partial(quantized.make, backend=backend),
         parameters=tuple(replace(each, choices=NBITS[backend]) if each.name == "nbits" else each for each in parameters),
         broken=lambda config, values: quantized.PLAIN.broken(config, {**values, "backend": backend}),
         choice_reasons=lambda name, config, values: {},
@@ -34,4 +27,4 @@ def named(backend: str, title: str, cache_class: type[QuantizedCache]) -> Entry:
     ))
 
 
-ENTRIES = (named("quanto", "Quanto", QuantoQuantizedCache), named("hqq", "HQQ", HQQQuantizedCache))
+ENTRIES = (named("quanto", "Quanto"), named("hqq", "HQQ"))

@@ -44,11 +44,12 @@ class DynamicCache(Cache):
     """Keep every token's keys and values; the model's own sliding-window layers keep their window.
 
     Without a `config`, every layer keeps everything, which is right for any model and larger for windowed ones.
+    `num_hidden_layers` says nothing, as in 4.48: layers come with their first tokens.
     """
 
     name = "dynamic"
 
-    def __init__(self, config: PreTrainedConfig | None = None):
+    def __init__(self, config: PreTrainedConfig | None = None, num_hidden_layers: int | None = None):
         layers = None if config is None else build_layers(decoder_config(config), LAYERS)
         super().__init__(layers, GrowingLayer)
 

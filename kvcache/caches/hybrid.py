@@ -4,10 +4,17 @@ from dataclasses import replace
 
 from transformers import PreTrainedConfig
 
-from ..architecture import WINDOWED_TYPES, decoder_config, layer_types, static_misfit
+from ..architecture import WINDOWED_TYPES, layer_types, static_misfit
 from ..entry import Entry, all_but
 from .decode import decoded
 from .static import CAPACITY, StaticCache
+
+
+def misfit(config: PreTrainedConfig) -> str | None:
+    """Why this model has no use for two kinds of attention layers, or None."""
+    if not set(layer_types(config)) & set(WINDOWED_TYPES):
+        return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
+    return static_misfit(config)
 
 
 class HybridCache(StaticCache):
@@ -18,19 +25,7 @@ class HybridCache(StaticCache):
     """
 
     name = "hybrid"
-
-    def __init__(self, config: PreTrainedConfig, *args, **kwargs):
-        reason = misfit(decoder_config(config))
-        if reason:
-            raise ValueError(f"HybridCache: {reason}")
-        super().__init__(config, *args, **kwargs)
-
-
-def misfit(config: PreTrainedConfig) -> str | None:
-    """Why this model has no use for two kinds of attention layers, or None."""
-    if not set(layer_types(config)) & set(WINDOWED_TYPES):
-        return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
-    return static_misfit(config)
+    misfit = staticmethod(misfit)
 
 
 ENTRY = decoded(Entry(

@@ -210,7 +210,7 @@ class Offloading(Cache):
     __getitem__ = _after_settling("__getitem__")
 
     @classmethod
-    def from_batch_splits(cls, splits: Sequence["Offloading"]) -> "Offloading":
+    def from_batch_splits(cls, splits: Sequence["Offloading"], num_hidden_layers: int | None = None) -> "Offloading":
         for split in splits:
             split.settle()
         return super().from_batch_splits(splits)

@@ -135,8 +135,8 @@ class OffloadedStaticCache(Offloading, StaticCache):
         if len(devices) > 1:
             raise ValueError(f"OffloadedStaticCache computes on one device, layer_device_map names {', '.join(sorted(devices))}")
         self.returning: dict[int, Returning] = {}
-        placing = (max_batch_size, max_cache_len, device, dtype, layer_device_map)
-        super().__init__(config, *placing, offload_device=offload_device, link=link)
+        placing = (max_batch_size, max_cache_len, device, dtype)
+        super().__init__(config, *placing, layer_device_map=layer_device_map, offload_device=offload_device, link=link)
 
     def _table(self) -> dict:
         number = itertools.count()

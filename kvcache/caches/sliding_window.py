@@ -13,11 +13,12 @@ from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
+from ..legacy import StaticNames
 from ..predict import Shape, predicted_rows
 from ..state import has_states_alone
 from ..whole import whole_number
 from .decode import decoded
-from .static import StaticWindowLayer, checked_batch, checked_length, place
+from .static import StaticWindowLayer, checked_batch, checked_length, heads_of, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
 
@@ -149,7 +150,7 @@ def _joined(held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
     return new if held is None or held.shape[T] == 0 else torch.cat([held, new], dim=T)
 
 
-class SlidingWindowCache(Cache):
+class SlidingWindowCache(StaticNames, Cache):
     """Keep the last `window_length` tokens in every attention layer; without one, the model's own sliding window.
 
     With `max_cache_len` shapes are static, min(window_length, max_cache_len) tokens a layer in one piece, allocated now
@@ -193,6 +194,7 @@ class SlidingWindowCache(Cache):
             max_cache_len = checked_length(text, max_cache_len)
             window_length = min(window_length, max_cache_len)
             super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
+            self.max_cache_len, (self.num_key_value_heads, self.head_dim) = max_cache_len, heads_of(text)
             place(self.layers, text, **given)
 
     def why_no_padding(self, left: bool) -> str:
