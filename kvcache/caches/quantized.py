@@ -14,7 +14,6 @@ from ..layer import D, Layer, T, append_both, capacity_for
 from ..packed import LOOPS, PackedStates, Side, readable, why_not
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
-from .decode import decoded
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
@@ -407,7 +406,7 @@ def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
     return f"{title} {nbits}-bit" + (", keys by token" if axis_key == "token" else "")
 
 
-PLAIN = Entry(
+ENTRY = Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
@@ -430,4 +429,3 @@ PLAIN = Entry(
     choice_reasons=_choice_reasons,
     label=_label,
 )
-ENTRY = decoded(PLAIN)

@@ -15,7 +15,6 @@ from ..predict import Shape, predicted_rows
 from ..rows import attendable
 from ..state import has_states_alone
 from ..whole import whole_number
-from .decode import decoded
 from .static import StaticWindowLayer, checked_batch, checked_length, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
@@ -215,7 +214,7 @@ def _refuse_allocation(given: Mapping[str, Any]) -> None:
         raise ValueError(f"SlidingWindowCache takes {', '.join(names)} to allocate up front and then needs max_cache_len= too")
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="sliding_window",
     title="Sliding window",
     summary="Keeps the most recent tokens and forgets the rest, so memory stays flat however long you talk.",
@@ -229,4 +228,4 @@ ENTRY = decoded(Entry(
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",
-))
+)

@@ -15,7 +15,6 @@ from ..layer import Buffer, Layer, T, new_rows
 from ..predict import Shape, shapes_of
 from ..rows import attendable
 from ..whole import whole_number
-from .decode import decoded
 
 
 @dataclass(frozen=True)
@@ -429,7 +428,7 @@ def empty_rows(placement: Placement, heads: int, dim: int) -> torch.Tensor:
 
 
 CAPACITY = Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16)
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="static",
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
@@ -439,4 +438,4 @@ ENTRY = decoded(Entry(
     can=all_but(),
     misfit=static_misfit,
     label=lambda max_cache_len: f"Static {max_cache_len}",
-))
+)
