@@ -22,7 +22,6 @@ from .catalog import ENTRIES, OTHERS, create, entry
 from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
-from .step import wants_compiled
 from .weights import device_of
 
 log = logging.getLogger(__name__)
@@ -54,8 +53,6 @@ def generate(
         raise ValueError(f"generate was given use_cache=False and also cache_implementation={cache_implementation!r}; leave use_cache out, or call model.generate(use_cache=False)")
     kwargs["use_cache"] = True  # whatever the model's own settings say: without, each step would give the cache all tokens again
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
-    if wants_compiled(cache):
-        raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
     if not cache.takes_left_padding:
         refuse_padding(cache, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):

@@ -20,7 +20,6 @@ from ..legacy import QuantizedNames
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from ..read_only import read_only
-from .decode import decoded
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
@@ -446,7 +445,7 @@ def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
     return f"{title} {nbits}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
 
 
-PLAIN = Entry(
+ENTRY = Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
@@ -469,4 +468,3 @@ PLAIN = Entry(
     choice_reasons=_choice_reasons,
     label=_label,
 )
-ENTRY = decoded(PLAIN)
