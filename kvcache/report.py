@@ -26,7 +26,7 @@ from . import bundled, models
 from .bundled import card, evaluate, questions
 from .catalog import ENTRIES, OTHERS, create, entry, first_fitting
 from .engine import Sampling, feed, generate_tokens
-from .entry import OPERATIONS
+from .entry import OPERATIONS, Parameter
 from .measure import drift, teacher_forced
 from .memory import measure_memory
 from .speed import results, targets
@@ -67,22 +67,35 @@ class Row:
 
 
 def catalog_table() -> str:
-    """Every cache as Markdown, from the catalog alone."""
-    lines = ["| name | class | what it keeps | parameters |", "|---|---|---|---|"]
+    """Every cache with its class and parameters as Markdown, from the catalog alone."""
+    lines = [
+        [f"`{each.name}`", f"`{each.cache_class.__name__}`", ", ".join(f"`{p.name}={p.default!r}`" for p in each.parameters) or "none"]
+        for each in (*ENTRIES.values(), *OTHERS.values())
+    ]
+    return _markdown(["name", "class", "parameters and defaults"], lines)
+
+
+def parameters_table() -> str:
+    """What every parameter of the catalog's caches takes and means, once for all caches that mean the same by it."""
+    takers: dict[tuple[str, ...], list[str]] = {}
     for each in (*ENTRIES.values(), *OTHERS.values()):
-        parameters = ", ".join(f"`{p.name}={p.default!r}`" for p in each.parameters) or "none"
-        lines.append(f"| `{each.name}` | `{each.cache_class.__name__}` | {each.summary} | {parameters} |")
-    return "\n".join(lines)
+        for p in each.parameters:
+            takers.setdefault((f"`{p.name}`", _values(p), p.help), []).append(f"`{each.name}`")
+    return _markdown(["parameter", "of", "values", "what it sets"], [[name, ", ".join(of), values, text] for (name, values, text), of in takers.items()])
+
+
+def _values(parameter: Parameter) -> str:
+    if parameter.kind == "int":
+        return f"{parameter.minimum:,} to {parameter.maximum:,}"
+    return "True, False" if parameter.kind == "bool" else ", ".join(map(str, parameter.choices))
 
 
 def operations_table() -> str:
-    """What every cache does and what it refuses, as the catalog claims and tests/test_operations.py tries."""
+    """What every cache does and what it refuses, as the catalog claims and tests/test_operations.py tries; what all do is one sentence."""
     every = ENTRIES | OTHERS
-    lines = [f"| | {' | '.join(f'`{name}`' for name in every)} |", "|---" * (len(every) + 1) + "|"]
-    for operation, words in OPERATIONS.items():
-        cells = ("✓" if operation in each.can else "refused" for each in every.values())
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    common = [words for operation, words in OPERATIONS.items() if all(operation in each.can for each in every.values())]
+    lines = [[words, *("✓" if name in each.can else "refused" for each in every.values())] for name, words in OPERATIONS.items() if words not in common]
+    return "\n\n".join([f"Every cache does: {'; '.join(common)}.", _markdown(["", *(f"`{name}`" for name in every)], lines)])
 
 
 def measured_table(rows: list[Row], where: str) -> str:
@@ -271,6 +284,8 @@ def main() -> None:
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
     parser.add_argument("--text", type=int, metavar="TOKENS", help="measure perplexity on so many tokens of text, and nothing else: for a pretrained model")
     options = parser.parse_args()
+    if (options.catalog or options.write) and not (options.pages / "README.md").is_file():
+        parser.error(f"{options.pages} has no README.md and docs/ to write tables into: run this in a clone, or leave --write out")
     if options.catalog:
         return write(said_by_catalog(options.pages), options.pages)
     show = functools.partial(write, pages=options.pages) if options.write else _print
@@ -295,7 +310,7 @@ def main() -> None:
 def said_by_catalog(pages: Path) -> dict[str, str]:
     """The tables that need no measuring, by the names of their markers."""
     return {
-        "kinds": kinds_table(), "catalog": catalog_table(), "operations": operations_table(), "default": default_table(), "models": models_table(),
+        "kinds": kinds_table(), "catalog": catalog_table(), "parameters": parameters_table(), "operations": operations_table(), "default": default_table(), "models": models_table(),
         "best": best_rows((pages / "docs" / "measured.md").read_text()),
     }  # fmt: skip
 
