@@ -1,5 +1,8 @@
 """Caches for transformers 5: drop-in as `cache=`, `past_key_values=` before 5.24, measured in real bytes, refusing what they cannot do right."""
 
+from transformers import __version__ as _transformers
+
+from . import versions
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
@@ -19,6 +22,8 @@ from .layer import CropError
 from .loading import load
 from .memory import Memory, measure_memory
 from .state import feed
+
+__version__ = "0.1.0"
 
 __all__ = [
     "ENTRIES",
@@ -49,3 +54,5 @@ __all__ = [
     "predict_memory",
     "resilient_generate",
 ]
+
+versions.warn_untested(_transformers)

@@ -10,7 +10,6 @@ from types import ModuleType
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 from transformers.masking_utils import create_causal_mask
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")  # the first from transformers 5.24 on, the others before
 OWN_CACHE = frozenset({"flaubert", "minimax", "xlm", "xlstm"})  # made and kept by their modeling files, unlike anything in transformers' cache_utils
@@ -183,6 +182,11 @@ def _both_ways(config: PreTrainedConfig) -> bool:
 
 def _language_model(config: PreTrainedConfig) -> type | None:
     """The class that transformers makes of a config to generate text; None where it knows none."""
+    from transformers.models.auto.modeling_auto import (  # here, as it takes a third of a second
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    )
+
     for mapping in (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING):
         if type(config) in mapping:
             made = mapping[type(config)]

@@ -5,6 +5,9 @@ and torch's attention find the cache that this thread is feeding. Neither the ca
 Source: vLLM's piecewise compilation splits a model at attention in the same way, https://docs.vllm.ai/en/latest/design/torch_compile/.
 """
 
+from __future__ import annotations  # transformers.PreTrainedModel takes a second to import
+
+import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -14,6 +17,7 @@ import torch
 import transformers
 
 from .architecture import cache_argument, decoder_config, layer_types
+from .graph import graph
 from .weights import device_of
 
 WHOLE = {"full_attention", "sliding_attention"}  # types of layers in which a single token attends to all that an update returns; in a chunked one a mask hides some
@@ -52,8 +56,12 @@ def attend_around(module: torch.nn.Module, query: torch.Tensor, key: torch.Tenso
     return torch.ops.kvcache.attend(query, key, value, module.layer_idx, scaling), None
 
 
-transformers.AttentionInterface.register(NAME, attend_around)
-transformers.AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)  # a single token attends to all that an update returns
+@functools.cache
+def _registered() -> str:
+    """The name under which transformers knows `attend_around`, registered at first use: importing what registers takes a second."""
+    transformers.AttentionInterface.register(NAME, attend_around)
+    transformers.AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)  # a single token attends to all that an update returns
+    return NAME
 
 
 class Passing:
@@ -96,9 +104,9 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
         raise ValueError(f"the model attends by {config._attn_implementation}, and a step is compiled for sdpa")
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise ValueError("the model's forward takes no position_ids")
-    config._attn_implementation = NAME
+    config._attn_implementation = _registered()
     keyword, passing = cache_argument(model), Passing(config.num_hidden_layers)
-    compiled = torch.compile(model.forward, fullgraph=True, dynamic=False, backend=backend)
+    compiled = graph(model.forward, dynamic=False, backend=backend)
 
     def forward(**arguments: Any) -> Any:
         if arguments["input_ids"].shape != (1, 1) or arguments.get("attention_mask") is not None:

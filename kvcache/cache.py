@@ -29,13 +29,15 @@ from .export import refuse_export
 from .key_cache import KeyCache
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .legacy import usable_length
-from .padding import mask_of_forward, refuse_padding
+from .padding import refuse_other_length, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, refuse_repetition, state_layers, went_ahead
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .upstream_quirks import leave_out_seen, loop_that_feeds, mask_of_forward
 from .whole import batch_rows, whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
+BIASED_BY_MASK = "bloom"  # the model type whose position bias is as long as its mask; measured of those with such a bias: Falcon and MPT take any
 POSITIONS = "indexer_position_ids"  # of transformers' indexed layers: [dims, B, tokens], the one tensor whose rows come second
 
 
@@ -47,6 +49,7 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     for index in getattr(config, "cross_attention_layers", None) or ():
         layers[index].skippable = True  # without a picture
     layers[-1].one_by_one = tokens_at_once(config, filled=True) == 1  # asked of the last one: once it has seen tokens, so have all
+    layers[-1].biased_by_mask = config.model_type == BIASED_BY_MASK
     return layers
 
 
@@ -127,7 +130,8 @@ class Cache(transformers.Cache):
         if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
             self.refuse_torn()
             refuse_halved(self.layers)
-            refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
+            if (loop := loop_that_feeds(self, conv_states.shape[-1])) is not None:
+                loop.refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
         try:
             return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
         except BaseException as error:
@@ -377,11 +381,16 @@ class Cache(transformers.Cache):
         self.refuse_torn()
         if not torch.compiler.is_compiling():
             refuse_halved(self.layers, query_length, layer_idx)
+            if (loop := loop_that_feeds(self, query_length)) is not None:
+                loop.refuse_repetition(query_length, int(self.get_seq_length(layer_idx)))
         refuse_jump(self.layers, query_length)
         refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
             refuse_padding(self, mask_of_forward())  # not at single tokens, where looking would cost
-        return super().get_mask_sizes(query_length, layer_idx)
+        sizes = super().get_mask_sizes(query_length, layer_idx)
+        if self.layers and getattr(self.layers[-1], "biased_by_mask", False) and not torch.compiler.is_compiling():
+            refuse_other_length(type(self).__name__, mask_of_forward(), sizes[0])
+        return sizes
 
     def why_no_padding(self, left: bool) -> str:
         """Why a cache that takes no padded rows, on the left or anywhere else, would get them wrong."""
@@ -398,6 +407,7 @@ class Cache(transformers.Cache):
             if isinstance(layer, Stored):
                 layer.refuse_drafts()
         super().activate_past_recording()
+        leave_out_seen(self)
 
     def crop(self, max_length: int) -> None:
         """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.

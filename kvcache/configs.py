@@ -3,7 +3,7 @@
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,7 @@ AXES = {
     "quanto": {0: "token", -1: "channel"},
 }
 AXIS_WORDS = ("auto", "channel", "token")
+OURS_ALONE = ("cache_implementation", "compute_dtype", "device")  # transformers 5 takes the dtype and the device of the keys
 GROUP = 64  # elements that share a scale where "auto" is asked for
 
 
@@ -99,6 +100,21 @@ class CacheConfig:
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """(name, value) pairs, so that `dict(config)` works."""
         yield from self.to_dict().items()
+
+    def keys(self) -> Iterable[str]:
+        return self.__dict__.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def setdefault(self, name: str, value: Any) -> Any:
+        """As of a dict. transformers' `generate` gives its copy of a `cache_config` the model's config so and unpacks it for a cache of its own, so what those do not take goes from it."""
+        for beside in OURS_ALONE:
+            self.__dict__.pop(beside, None)
+        return self.__dict__.setdefault(name, value)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        return self.__dict__.pop(name, *default)
 
     def to_json_string(self) -> str:
         """JSON that `from_dict(json.loads(...))` reads back; dtypes by name."""

@@ -160,6 +160,8 @@ class Entry:
         """Every parameter, defaults filled in. Raises ValueError naming what is wrong and what would do."""
         known = self.known(parameters)
         for name in parameters:
+            if name not in known and name == "decode":
+                raise ValueError(f"{self.name} has no parameter 'decode': how tokens are decoded is chosen where the model is run, by decode= of Conversation and generate_tokens")
             if name not in known:
                 takes = ", ".join(known) or "no parameters"
                 raise ValueError(f"{self.name} has no parameter {name!r}; it takes {takes}")

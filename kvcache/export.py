@@ -1,5 +1,7 @@
 """Which caches an exported program can go on from: torch.export settles once what Python decides, such as how many tokens are held and where."""
 
+from typing import Any
+
 import torch
 import transformers
 
@@ -9,7 +11,8 @@ from .layer import Stored
 def refuse_export(cache: transformers.Cache) -> None:
     """Raise ValueError, while a program is exported, for a cache from outside whose later tokens it would get wrong."""
     if not cache.in_program:
-        for layer in cache.layers or [Stored()]:
+        layers: list[Any] = cache.layers or [Stored()]
+        for layer in layers:
             if reason := _why_not(layer):
                 _refuse(f"{type(cache).__name__} cannot be exported: {reason}")
 

@@ -8,8 +8,9 @@ a model published in 16 bits, are read from a 16-bit copy and multiplied in the 
 import copy
 import itertools
 
-import psutil
 import torch
+
+from .extras import free_memory
 
 HALVES = (torch.bfloat16, torch.float16)
 SHARE = 0.25  # of the memory that is free, at most, for 16-bit copies
@@ -38,11 +39,11 @@ def twin(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def for_single_rows(model: torch.nn.Module) -> torch.nn.Module:
-    """A twin of a model whose float32 linear layers on a CPU are `SingleRow`s; of 16-bit copies where those fit into a quarter of the free memory."""
+    """A twin of a model whose float32 linear layers on a CPU are `SingleRow`s; of 16-bit copies where those fit into a quarter of the free memory, as far as that is known."""
     made = twin(model)
     linears = [(parent, name, child) for parent in made.modules() for name, child in parent.named_children() if _takes_rows(child)]
     numbers = sum({id(linear.weight): linear.weight.numel() for _, _, linear in linears}.values())
-    halve = 2 * numbers <= SHARE * psutil.virtual_memory().available
+    halve = 2 * numbers <= SHARE * (free_memory() or 0)
     copies: dict[int, torch.Tensor] = {}  # tied layers share theirs
     for parent, name, linear in linears:
         weight = linear.weight.detach()

@@ -8,7 +8,6 @@ by `feed`, and a forward of several on a filled state is refused.
 import contextlib
 import copy
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +20,7 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerM
 
 from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once, why_not_prompted
 from .layer import B, CropError, Layer, Stored, target_length
+from .padding import as_long_as_keys
 from .pictures import counts_pictures, keep, place, refuse_types
 
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
@@ -399,25 +399,6 @@ def _refuse_uneven(layers: list[Layer]) -> None:
         layer.assigned = False
 
 
-def refuse_repetition(tokens: int, seen: int) -> None:
-    """Raise ValueError where `generate` gives a cache of states alone more tokens than it has `seen`, which are those and what follows.
-
-    From a cache with attention it takes the length seen and gives what follows alone; for states alone it does not, and says nothing.
-    """
-    frame = sys._getframe(1) if tokens > seen > 0 else None
-    while frame is not None:
-        if frame.f_code.co_name == "_prefill" and frame.f_globals.get("__name__") == "transformers.generation.utils":
-            ids = frame.f_locals.get("input_ids")
-            known = frame.f_locals.get("cache")  # None before transformers 5.24
-            if (known is None or all(known.is_linear)) and ids is not None and ids.shape[-1] == tokens:
-                raise ValueError(
-                    f"generate gave this cache, which has seen {seen} tokens, {tokens} more at once, as it does with a whole conversation: it leaves out what was seen for caches with attention only; "
-                    "kvcache.feed(model, new_ids, cache) takes the new ones, and generate then the last of them"
-                )
-            return
-        frame = frame.f_back
-
-
 def went_ahead(layers: list, layer_idx: int) -> bool:
     """Have recurrent layers taken tokens that the attention layer `layer_idx` has not? Layers with both at once keep one count: those before it and itself may have."""
     seen = getattr(layers[layer_idx], "seen", None) if layer_idx < len(layers) else None
@@ -476,7 +457,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         for start in range(0, total, size):
             stop = min(total, start + size)
             if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
-                kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+                mask = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+                kwargs[f"{side}attention_mask"] = as_long_as_keys(mask, layers, stop - start)
             if positions is not None and counts_from_zero(type(model)):
                 kwargs["position_ids"] = positions[..., start:stop]
             logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)

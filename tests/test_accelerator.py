@@ -10,7 +10,7 @@ DEVICE = torch.accelerator.current_accelerator() if torch.accelerator.is_availab
 EXACT = {"dynamic": {}, "static": {"max_cache_len": 128}, "offloaded": {}, "offloaded_static": {"max_cache_len": 128}}
 HOLDS = {"offloaded": "dynamic", "offloaded_static": "static"}  # what each gives the bits of
 KEPT = {**EXACT, "quantized": {"residual_length": 16}, "sink": {"window_length": 64}, "sliding_window": {"window_length": 64}}
-pytestmark = pytest.mark.filterwarnings("ignore:.*moves nothing")
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*moves nothing")]
 
 
 @pytest.fixture(scope="module")

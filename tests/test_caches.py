@@ -31,17 +31,16 @@ def build(name, model, tokens=TOKENS):
 ON_LLAMA = [name for name, entry in kvcache.ENTRIES.items() if not entry.fits(model_of("llama").config)]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", kvcache.ENTRIES)
-def test_nothing_is_lost_while_everything_is_kept(name, architecture, seed):
-    model, ids = model_of(architecture), token_ids(2, TOKENS, seed)
+def test_nothing_is_lost_while_everything_is_kept(name, architecture):
+    model, ids = model_of(architecture), token_ids(2, TOKENS)
     cache = build(name, model)
     if cache is None:
         with pytest.raises(ValueError, match="full-attention|re-rotated|sliding-window layers|recurrent|has no encoder"):
             kvcache.create(name, model)
         return
-    ours = logits_with_cache(model, ids, cache, chunks(TOKENS, seed))
+    ours = logits_with_cache(model, ids, cache, chunks(TOKENS, 0))
     torch.testing.assert_close(ours, logits_without_cache(model, ids), **CLOSE)
     assert cache.get_seq_length() == TOKENS
 

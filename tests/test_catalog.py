@@ -84,8 +84,7 @@ def test_a_broken_backend_is_shown_and_refused_with_the_reason(monkeypatch):
         quantized._missing.cache_clear()
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128, 256])
-@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("head_dim,group", [(32, 128), (80, 32), (256, 64)])
 @pytest.mark.parametrize("backend,nbits", [("native", 4), ("native", 2), ("hqq", 3), ("hqq", 1), ("quanto", 4)])
 def test_every_head_dim_group_and_length_is_held(backend, nbits, group, head_dim):
     config = transformers.LlamaConfig(hidden_size=head_dim, num_attention_heads=1, num_key_value_heads=1, head_dim=head_dim, num_hidden_layers=1)

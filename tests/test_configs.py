@@ -49,6 +49,16 @@ def test_a_file_holds_the_json(tmp_path):
     assert text == config.to_json_string() and json.loads(text)["compute_dtype"] == "float16"
 
 
+def test_transformers_own_generate_takes_a_config_object():
+    """It completes a copy as a dict and unpacks it for its own cache; the object stays as it was."""
+    config = QuantizedCacheConfig(q_group_size=16, residual_length=8)
+    before = dict(config)
+    given = dict(cache_implementation="quantized", cache_config=config, return_dict_in_generate=True)
+    layer = model_of("llama").generate(token_ids(1, 20), max_new_tokens=3, do_sample=False, **given).cache.layers[0]
+    assert (type(layer).__name__, layer.q_group_size, layer.residual_length) == ("QuantoQuantizedLayer", 16, 8)
+    assert dict(config) == before
+
+
 @pytest.mark.parametrize("config,differs", [
     (QuantizedCacheConfig(), {}),
     (QuantizedCacheConfig("HQQ", 2, compute_dtype="bfloat16"), {"backend": "hqq", "nbits": 2, "compute_dtype": "bfloat16"}),

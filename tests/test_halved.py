@@ -160,7 +160,7 @@ def test_interrupted_anywhere_in_the_cache_it_is_whole_or_refuses(name):
     lines = interrupted(lambda: kvcache.feed(model, ids[:, 47:49], counting), None)
     for line in range(0, lines, max(1, lines // 60)):
         cache = copy.deepcopy(ready)
-        interrupted(lambda: kvcache.feed(model, ids[:, 47:49], cache), line)
+        interrupted(lambda cache=cache: kvcache.feed(model, ids[:, 47:49], cache), line)
         try:
             found = kvcache.feed(model, ids[:, 47:49], cache)
         except ValueError as refusal:

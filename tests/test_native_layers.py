@@ -90,7 +90,7 @@ def test_every_byte_that_a_native_layer_keeps_is_counted(made):
     model, name, _ = made
     cache, storages = filled(model, name), {}
     for layer in cache.layers:
-        for value in (part for value in vars(layer).values() for part in (value.values() if isinstance(value, dict) else [value])):
+        for value in (part for held in vars(layer).values() for part in (held.values() if isinstance(held, dict) else [held])):
             if isinstance(value, torch.Tensor) and value.dim() > 2:
                 storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
     memory = kvcache.measure_memory(cache)

@@ -3,14 +3,19 @@
 import ast
 import subprocess
 import sys
+import tomllib
+import warnings
 from pathlib import Path
 
+import pytest
+
 import kvcache
+from kvcache import extras, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
-    "kvcache.architecture", "kvcache.layer", "kvcache.padding", "kvcache.pictures", "kvcache.whole", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.compiled", "kvcache.half_quadratic", "kvcache.encode_numba", "kvcache.quantize", "kvcache.packed_numba", "kvcache.packed", "kvcache.rows", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
+    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.upstream_quirks", "kvcache.read_only", "kvcache.whole", "kvcache.half_quadratic", "kvcache.quantize", "kvcache.kernels", "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.key_cache", "kvcache.padding", "kvcache.pictures", "kvcache.state", "kvcache.configs", "kvcache.weights", "kvcache.files", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.single_row", "kvcache.compile_thread", "kvcache.graph", "kvcache.around", "kvcache.step", "kvcache.memory",
     "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
     "kvcache.conversation", "kvcache.speed", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
 ]  # fmt: skip
@@ -28,9 +33,11 @@ def module_name(path):
 
 
 def imports_of(path):
-    """Absolute names of everything a file imports, at any depth."""
+    """Absolute names of everything a file imports, at any depth, but for annotations alone."""
     package = module_name(path).split(".") if path.name == "__init__.py" else module_name(path).split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    typing = {node for block in ast.walk(tree) if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING" for node in block.body}
+    for node in set(ast.walk(tree)) - typing:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -81,10 +88,40 @@ def test_all_is_the_public_surface():
 def test_the_top_level_is_what_it_should_be():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     top = {name.split("/")[0] for name in tracked if name}
-    assert {name for name in top if not name.startswith(".")} <= {"app.py", "kvcache", "ui", "tests", "requirements.txt", "README.md", "pytest.ini", "LICENSE"}
+    assert {name for name in top if not name.startswith(".")} <= {"app.py", "docs", "kvcache", "ui", "tests", "requirements.txt", "README.md", "pyproject.toml", "LICENSE"}
 
 
 def test_no_file_is_too_big_for_a_spaces_git():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     big = [name for name in tracked if name and (ROOT / name).exists() and (ROOT / name).stat().st_size > 10_000_000]
     assert not big
+
+
+def test_what_the_library_and_its_extras_need_is_in_the_requirements():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    required = (ROOT / "requirements.txt").read_text().splitlines()
+    missing = [each for each in needed if not each.startswith("kvcache[") and not any(line.startswith(each) for line in required)]
+    assert not missing, missing
+
+
+def test_another_transformers_is_warned_of_and_a_tested_one_is_not():
+    with pytest.warns(UserWarning, match="tested with transformers 5.23 and 5.24, and this is 6.0.1"):
+        versions.warn_untested("6.0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for version in ("5.23.0", "5.24.0.dev0"):
+            versions.warn_untested(version)
+
+
+def test_what_an_extra_brings_is_named_where_it_is_missing():
+    missing = ModuleNotFoundError("No module named 'optimum.quanto'", name="optimum.quanto")
+    assert extras.why_not_imported(missing) == "it needs optimum-quanto: pip install kvcache[quanto]"
+    assert extras.why_not_imported(OSError("broken")) == "OSError: broken"
+
+
+def test_importing_the_library_imports_nothing_that_the_model_itself_does_not_need():
+    """A model class takes a second to import and the list of all of them a third: who only makes a cache waits for neither."""
+    code = "import sys, kvcache; print([m for m in ('transformers.modeling_utils', 'transformers.models.auto.modeling_auto') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

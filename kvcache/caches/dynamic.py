@@ -9,7 +9,6 @@ from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
-from .decode import decoded
 from .sliding_window import WindowLayer
 
 
@@ -54,11 +53,11 @@ class DynamicCache(Cache):
         super().__init__(layers, GrowingLayer)
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="dynamic",
     title="Dynamic",
     summary="Keeps every token in full precision and grows with the conversation. Nothing is lost, nothing is saved.",
     cache_class=DynamicCache,
     make=DynamicCache,
     can=all_but("compile", "export"),
-))
+)

@@ -315,24 +315,18 @@ class PairEntry(Entry):
         return {**super().known(values), **OWN[choice.check(values.get(choice.name, choice.default))].known(values)}
 
 
-NOT_COMPILED = "a step is compiled for models without an encoder alone"
-
-
 def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict[Any, str]:
     """The caches that do not do for this model's decoder; of the chosen one's own choices, those that it would not take."""
     if parameter == "self_cache":
         reasons = {name: own.unavailable() or own.fits(config) for name, own in OWN.items()}
         return {name: reason for name, reason in reasons.items() if reason}
-    if parameter == "decode":
-        return {"compiled": NOT_COMPILED}
     own = OWN[values["self_cache"]]
     return own.choice_reasons(parameter, config, {**own.defaults(), **values})
 
 
 def _broken(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
     own = OWN[values["self_cache"]]
-    reason = own.unavailable() or own.fits(config) or own.broken(config, values)
-    return reason or (NOT_COMPILED if values.get("decode") == "compiled" else None)
+    return own.unavailable() or own.fits(config) or own.broken(config, values)
 
 
 def _make(config: PreTrainedConfig, self_cache: str, **parameters) -> EncoderDecoderCache:

@@ -6,7 +6,6 @@ from transformers import PreTrainedConfig
 
 from ..architecture import WINDOWED_TYPES, layer_types, static_misfit
 from ..entry import Entry, all_but
-from .decode import decoded
 from .static import CAPACITY, StaticCache
 
 
@@ -28,7 +27,7 @@ class HybridCache(StaticCache):
     misfit = staticmethod(misfit)
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="hybrid",
     title="Hybrid",
     summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
@@ -38,4 +37,4 @@ ENTRY = decoded(Entry(
     can=all_but("crop", "drafts"),
     misfit=misfit,
     label=lambda max_cache_len: f"Hybrid {max_cache_len}",
-))
+)

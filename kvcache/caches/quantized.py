@@ -11,6 +11,7 @@ from ..attention import hand_over
 from ..cache import Cache, build_layers
 from ..configs import AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_axis, why_not_nbits
 from ..entry import Entry, Parameter, all_but
+from ..extras import why_not_imported
 from ..kernels import LOOPS, decode_attention, encode
 from ..kernels.cpu import why_not
 from ..kernels.packed import Packed
@@ -19,7 +20,6 @@ from ..legacy import QuantizedNames
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
 from ..read_only import read_only
-from .decode import decoded
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
@@ -422,7 +422,7 @@ def _missing(backend: str) -> str | None:
         grouped = torch.linspace(-1, 1, 128, dtype=torch.float32, device="cpu").view(1, 1, 2, 64)
         codes, scale, minimum = QUANTIZERS[backend](grouped, 4)
     except Exception as error:  # whatever a broken installation raises is the answer
-        return f"backend {backend} unavailable because {type(error).__name__}: {error}"
+        return f"backend {backend} unavailable because {why_not_imported(error)}"
     worst = (codes * scale + minimum - grouped).abs().max().item()
     return None if worst < 0.2 else f"backend {backend} unavailable because its self-test is off by {worst:.2f}"
 
@@ -445,7 +445,7 @@ def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
     return f"{title} {nbits}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
 
 
-PLAIN = Entry(
+ENTRY = Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
@@ -468,4 +468,3 @@ PLAIN = Entry(
     choice_reasons=_choice_reasons,
     label=_label,
 )
-ENTRY = decoded(PLAIN)

@@ -16,7 +16,6 @@ from ..predict import Shape
 from ..read_only import read_only
 from ..rope import Rope, RopeError, rope_for, verify_rope
 from ..whole import whole_number
-from .decode import decoded
 from .dynamic import windowed
 from .sliding_window import WindowLayer
 
@@ -188,7 +187,7 @@ def _verify(model, cache: SinkCache) -> None:
     verify_rope(model, cache.layers[sinks[0]].rope, sinks)
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="sink",
     title="Sink",
     summary="Keeps the first few tokens and a recent window: flat memory, fluent for ever, and the middle is forgotten.",
@@ -205,4 +204,4 @@ ENTRY = decoded(Entry(
     broken=_broken,
     verify=_verify,
     label=lambda window_length, num_sink_tokens: f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}",
-))
+)

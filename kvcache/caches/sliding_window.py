@@ -17,7 +17,6 @@ from ..legacy import StaticNames
 from ..predict import Shape, predicted_rows
 from ..state import has_states_alone
 from ..whole import whole_number
-from .decode import decoded
 from .static import StaticWindowLayer, checked_batch, checked_length, heads_of, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
@@ -229,7 +228,7 @@ def _refuse_allocation(given: Mapping[str, Any]) -> None:
         raise ValueError(f"SlidingWindowCache takes {', '.join(names)} to allocate up front and then needs max_cache_len= too")
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="sliding_window",
     title="Sliding window",
     summary="Keeps the most recent tokens and forgets the rest, so memory stays flat however long you talk.",
@@ -243,4 +242,4 @@ ENTRY = decoded(Entry(
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",
-))
+)

@@ -16,7 +16,6 @@ from ..layer import Buffer, Layer, T, new_rows
 from ..legacy import StaticNames
 from ..predict import Shape, shapes_of
 from ..whole import whole_number
-from .decode import decoded
 
 
 @dataclass(frozen=True)
@@ -471,7 +470,7 @@ def empty_rows(placement: Placement, dtype: torch.dtype, heads: int, dim: int) -
 
 
 CAPACITY = Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16)
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="static",
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
@@ -481,4 +480,4 @@ ENTRY = decoded(Entry(
     can=all_but(),
     misfit=static_misfit,
     label=lambda max_cache_len: f"Static {max_cache_len}",
-))
+)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..extras import why_not_imported
 from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native, native_keys, native_values
 from .packed import Packed
 from .threads import Loops, shared, shares, team_address
@@ -29,7 +30,7 @@ def why_not(nbits: int) -> str | None:
     try:
         import numba  # noqa: F401
     except Exception as error:  # missing, or whatever a broken installation raises
-        return f"attention over packed codes needs numba: {type(error).__name__}: {error}"
+        return f"attention over packed codes is unavailable: {why_not_imported(error)}"
     return None
 
 

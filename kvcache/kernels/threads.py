@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
+from ..extras import why_not_imported
+
 log = logging.getLogger(__name__)
 
 EACH = 1 << 15  # numbers that a thread must have to read: with fewer it costs more than it brings
@@ -43,7 +45,7 @@ class Loops:
         try:
             self.run = self._find()
         except Exception as error:  # whatever a broken installation raises is the answer
-            self.reason = f"{type(error).__name__}: {error}"
+            self.reason = why_not_imported(error)
             log.warning("%s (%s)", self.words, self.reason)
 
 

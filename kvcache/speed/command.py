@@ -93,7 +93,7 @@ def _line(event: object) -> str:
 
 
 def save(report: results.Report, folder: Path) -> tuple[Path, Path]:
-    """Write both files, and say where."""
+    """Write both files, and say where. Raises ImportError without plotly, when the first is written."""
     page = folder / PAGE_NAME
     json = _save_json(report, folder)
     page.write_text(figures.html(report), encoding="utf-8")
@@ -119,5 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made.error(f"--out must be a folder, and {str(given.out)!r} is a file")
     report = measure(plan, given.out, given.quick)
     print(results.words(report))
-    paths = save(report, given.out)
+    try:
+        paths = save(report, given.out)
+    except ImportError as error:
+        raise SystemExit(f"\nsaved {given.out / JSON_NAME}; {error}") from error
     print(f"\nsaved {paths[0]} and {paths[1]}")

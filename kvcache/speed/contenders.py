@@ -12,6 +12,7 @@ from transformers.cache_utils import DynamicLayer
 
 from .. import step
 from ..catalog import create, entry
+from ..extras import why_not_imported
 
 REFERENCE = "upstream-dynamic"  # what every ratio is taken against
 WINDOW = 1024  # of the caches that have one: smaller than most contexts timed
@@ -83,7 +84,7 @@ def why_not_quanto() -> str | None:
 
         folder = Path(get_extension("quanto_cpp").build_directory)
     except (ImportError, KeyError, AttributeError) as error:
-        return f"optimum-quanto cannot be used: {type(error).__name__}: {error}"
+        return f"optimum-quanto cannot be used: {why_not_imported(error)}"
     suffixes = (".so", ".pyd", sysconfig.get_config_var("EXT_SUFFIX") or ".so")
     built_for = folder / "pytorch_version.txt"
     if built_for.is_file() and built_for.read_text().strip() == torch.__version__ and any((folder / f"quanto_cpp{end}").is_file() for end in suffixes):

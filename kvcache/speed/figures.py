@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from ..extras import why_not_imported
 from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
@@ -115,8 +116,11 @@ NOTES = (
 
 
 def html(report: Report) -> str:
-    """The whole report as one HTML file with plotly.js inside: no network, no other file."""
-    from plotly.offline import get_plotlyjs  # the library itself draws nothing
+    """The whole report as one HTML file with plotly.js inside: no network, no other file. Raises ImportError without plotly."""
+    try:
+        from plotly.offline import get_plotlyjs  # the library itself draws nothing
+    except ImportError as error:
+        raise ImportError(f"the page of charts cannot be made: {why_not_imported(error)}") from error
 
     sections = "".join(_section(report, n, *group) for n, group in enumerate(report.groups()))
     left_out = "".join(f"<li>{escape(each)}</li>" for each in left_out_words(report))

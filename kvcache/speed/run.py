@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psutil
 import torch
 
+from ..extras import free_memory
 from ..kernels import cpu
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
@@ -174,8 +174,9 @@ class Station:
             return f"one flush of {self.context:,} tokens takes too long here; python -m kvcache.measure speed waits for it"
         config = self.rig.model.config
         needed = 6 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4 * self.context  # keys, values, copies while filling
-        if needed > psutil.virtual_memory().available:
-            return f"it could need {needed / 1e9:.1f} GB and {psutil.virtual_memory().available / 1e9:.1f} GB are free"
+        free = free_memory()
+        if free is not None and needed > free:
+            return f"it could need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
         return None if self.plan.slow else contender.why_not()
 
     def _tried(self, contender: Contender, work: Callable[[], object]) -> Iterator[LeftOut]:
