@@ -100,6 +100,8 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
 def misfit(model_or_config) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
     config = whole_config(model_or_config)
+    if reason := why_not_prompted(model_or_config):
+        return reason
     text = config.get_text_config(decoder=True).model_type
     made = _language_model(config)  # and not the model at hand, whose forward may be wrapped
     takes = inspect.signature(made.forward).parameters if made else {}
@@ -116,6 +118,15 @@ def misfit(model_or_config) -> str | None:
     if not config.is_encoder_decoder and not getattr(config, "is_decoder", True) and text not in NO_ENCODERS and _has(config, "create_bidirectional_mask"):
         return f"this {config.model_type} is an encoder by its config: tokens attend to later ones, which a cache can not know; load it with is_decoder=True"
     return None
+
+
+def why_not_prompted(model) -> str | None:
+    """Why a PEFT model with prompt or prefix tuning goes wrong on every cache, or None. Measured with PEFT 0.21 and transformers 5.24, on theirs too."""
+    tuned = getattr(model, "active_peft_config", None)
+    if not getattr(tuned, "is_prompt_learning", False):
+        return None
+    kind = getattr(tuned.peft_type, "value", tuned.peft_type)
+    return f"PEFT's {kind} puts its {tuned.num_virtual_tokens} virtual tokens before every forward, or into a cache of its own, so with any cache it says other things than without one; use_cache=False is right"
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from .architecture import cache_argument, decoder_config, layer_types
+from .graph import graph
 from .weights import device_of
 
 WHOLE = {"full_attention", "sliding_attention"}  # types of layers in which a single token attends to all that an update returns; in a chunked one a mask hides some
@@ -105,7 +106,7 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
         raise ValueError("the model's forward takes no position_ids")
     config._attn_implementation = _registered()
     keyword, passing = cache_argument(model), Passing(config.num_hidden_layers)
-    compiled = torch.compile(model.forward, fullgraph=True, dynamic=False, backend=backend)
+    compiled = graph(model.forward, dynamic=False, backend=backend)
 
     def forward(**arguments: Any) -> Any:
         if arguments["input_ids"].shape != (1, 1) or arguments.get("attention_mask") is not None:

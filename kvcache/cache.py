@@ -8,7 +8,7 @@ import copy
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,14 +25,19 @@ from transformers.cache_utils import (
 
 from . import files
 from .architecture import tokens_at_once
+from .export import refuse_export
+from .key_cache import KeyCache
 from .layer import B, CropError, Layer, Stored, T, target_length
-from .padding import mask_of_forward, refuse_padding
+from .legacy import usable_length
+from .padding import refuse_other_length, refuse_padding
 from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, refuse_repetition, state_layers, went_ahead
+from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .upstream_quirks import leave_out_seen, loop_that_feeds, mask_of_forward
 from .whole import batch_rows, whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
+BIASED_BY_MASK = "bloom"  # the model type whose position bias is as long as its mask; measured of those with such a bias: Falcon and MPT take any
 POSITIONS = "indexer_position_ids"  # of transformers' indexed layers: [dims, B, tokens], the one tensor whose rows come second
 
 
@@ -44,6 +49,7 @@ def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[st
     for index in getattr(config, "cross_attention_layers", None) or ():
         layers[index].skippable = True  # without a picture
     layers[-1].one_by_one = tokens_at_once(config, filled=True) == 1  # asked of the last one: once it has seen tokens, so have all
+    layers[-1].biased_by_mask = config.model_type == BIASED_BY_MASK
     return layers
 
 
@@ -79,6 +85,7 @@ class Cache(transformers.Cache):
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):
         # Not super(): a subclass may also inherit one of transformers' caches, for its isinstance checks alone.
+        self.in_program = torch.compiler.is_exporting()  # made inside a program that torch.export makes: there it begins and ends
         transformers.Cache.__init__(self, layers=layers, layer_class_to_replicate=None if layers else new_layer)
 
     def update(
@@ -95,6 +102,8 @@ class Cache(transformers.Cache):
         the tokens go anyway, behind those seen; the rest is for the layer. Raises ValueError before anything changes.
         """
         self._check_rows(key_states, value_states, layer_idx)
+        if torch.compiler.is_exporting():
+            refuse_export(self)
         if cache_kwargs is not None:
             self._check_position(cache_kwargs.get("cache_position"), key_states.shape[T], layer_idx)
         try:
@@ -116,10 +125,13 @@ class Cache(transformers.Cache):
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
         """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way, or `generate` gives old tokens again."""
+        if torch.compiler.is_exporting():
+            refuse_export(self)
         if layer_idx == state_idx == 0 and not torch.compiler.is_compiling():  # models without attention ask for no mask
             self.refuse_torn()
             refuse_halved(self.layers)
-            refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
+            if (loop := loop_that_feeds(self, conv_states.shape[-1])) is not None:
+                loop.refuse_repetition(conv_states.shape[-1], self.layers[0].seen)
         try:
             return super().update_conv_state(conv_states, layer_idx, state_idx, **kwargs)
         except BaseException as error:
@@ -165,11 +177,9 @@ class Cache(transformers.Cache):
         return None if length == -1 else length
 
     def get_usable_length(self, new_seq_length: int, layer_idx: int = 0) -> int:
-        """Tokens of the past that the next `new_seq_length` tokens will attend to. Raises ValueError if they do not fit."""
-        seen = int(self.get_seq_length(layer_idx))
-        if self.capacity is not None and seen + new_seq_length > self.capacity:
-            raise ValueError(f"{new_seq_length} more tokens do not fit: {seen} of {self.capacity} are taken")
-        return min(seen, self.get_mask_sizes(new_seq_length, layer_idx)[0] - new_seq_length)
+        """Tokens of the past that the next `new_seq_length` tokens will attend to in this layer. Raises ValueError if they do not fit."""
+        self.refuse_torn()
+        return usable_length(self, new_seq_length, layer_idx)
 
     @property
     def seen_tokens(self) -> int:
@@ -178,7 +188,7 @@ class Cache(transformers.Cache):
         return self.get_seq_length()
 
     def __getitem__(self, layer_idx: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """(keys, values) of a layer as attention reads them, valid until the cache changes; (None, None) if it has none."""
+        """(keys, values) of a layer as attention reads them, valid until the cache changes or is forked; (None, None) if it has none."""
         if not -len(self.layers) <= layer_idx < len(self.layers):
             raise IndexError(f"this cache has {len(self.layers)} layers so far, asked for layer {layer_idx}")
         layer = self.layers[layer_idx]
@@ -189,14 +199,22 @@ class Cache(transformers.Cache):
         return (self[layer_idx] for layer_idx in range(len(self.layers)))
 
     @property
-    def key_cache(self) -> list[torch.Tensor | None]:
-        """By layer, keys as attention reads them, as 4.48 calls them; None for layers without attention or tokens."""
-        return [keys for keys, _ in self]
+    def key_cache(self) -> KeyCache:
+        """By layer, keys as attention reads them, as 4.48 calls them; None for layers without attention or tokens. Those assigned to it are held."""
+        return KeyCache(self, "keys")
+
+    @key_cache.setter
+    def key_cache(self, rows: Iterable[torch.Tensor | None]) -> None:
+        KeyCache(self, "keys").assign(rows)
 
     @property
-    def value_cache(self) -> list[torch.Tensor | None]:
-        """By layer, values as attention reads them; None for layers without attention or tokens."""
-        return [values for _, values in self]
+    def value_cache(self) -> KeyCache:
+        """By layer, values as attention reads them; None for layers without attention or tokens. Those assigned to it are held."""
+        return KeyCache(self, "values")
+
+    @value_cache.setter
+    def value_cache(self, rows: Iterable[torch.Tensor | None]) -> None:
+        KeyCache(self, "values").assign(rows)
 
     def to_legacy_cache(self) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
         """((keys, values), ...) [B, H, seen, D] by layer, copied; (None, None) for layers without tokens.
@@ -206,8 +224,8 @@ class Cache(transformers.Cache):
         return tuple(_legacy_of(index, layer) for index, layer in enumerate(self.layers))
 
     @classmethod
-    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, **kwargs) -> "Cache":
-        """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...)."""
+    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, num_hidden_layers: int | None = None, **kwargs) -> "Cache":
+        """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...); `num_hidden_layers` says nothing, as in 4.48."""
         cache = cls(**kwargs)
         if cache.layers and past_key_values is not None and len(past_key_values) > len(cache.layers):
             raise ValueError(f"{len(past_key_values)} layers of keys and values do not fit a model of {len(cache.layers)} layers")
@@ -256,10 +274,10 @@ class Cache(transformers.Cache):
         other.layers = [_forked(layer) for layer in self.layers]
         return other
 
-    def batch_split(self, full_batch_size: int, split_size: int) -> list["Cache"]:
-        """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
+    def batch_split(self, full_batch_size: int, split_size: int, num_hidden_layers: int | None = None) -> list["Cache"]:
+        """Caches of `split_size` rows each, the last of what remains; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if this one has other rows."""
         full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
-        held = {rows for layer in self.layers if (rows := _row_count(layer)) is not None}
+        held = {rows for layer in self.layers if (rows := row_count(layer)) is not None}
         if held - {full_batch_size}:
             raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {', '.join(map(str, sorted(held)))} rows")
         return [self._rows(start, min(start + split_size, full_batch_size)) for start in range(0, full_batch_size, split_size)]
@@ -270,8 +288,8 @@ class Cache(transformers.Cache):
         return piece
 
     @classmethod
-    def from_batch_splits(cls, splits: Sequence["Cache"]) -> "Cache":
-        """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
+    def from_batch_splits(cls, splits: Sequence["Cache"], num_hidden_layers: int | None = None) -> "Cache":
+        """One cache of the rows of `splits`, in order; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if they differ in kind, layers or tokens."""
         if not splits or any(type(split) is not type(splits[0]) or not isinstance(split, cls) for split in splits):
             raise ValueError(f"splits must be one or more {cls.__name__} of one class, got {[type(split).__name__ for split in splits]}")
         if any(split.parameters != splits[0].parameters for split in splits):
@@ -287,7 +305,7 @@ class Cache(transformers.Cache):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these batch rows (LongTensor of rows, or BoolTensor over all). Raises ValueError for anything else, IndexError for rows that are not there."""
         indices = batch_rows("indices", indices)
-        held = max((_row_count(layer) or 0 for layer in self.layers), default=0)
+        held = max((row_count(layer) or 0 for layer in self.layers), default=0)
         if indices.dtype == torch.bool:
             if held and len(indices) != held:
                 raise ValueError(f"a BoolTensor over all rows has one place for each of the {held} that the cache holds, got {len(indices)}")
@@ -305,7 +323,7 @@ class Cache(transformers.Cache):
             if _does(layer, "batch_repeat_interleave"):
                 layer.batch_repeat_interleave(repeats)
             else:
-                _select_rows(layer, torch.arange(_row_count(layer) or 0).repeat_interleave(repeats))
+                _select_rows(layer, torch.arange(row_count(layer) or 0).repeat_interleave(repeats))
         self.shift = self.shift and self.shift.rows(torch.arange(len(self.shift.by)).repeat_interleave(repeats))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -363,11 +381,20 @@ class Cache(transformers.Cache):
         self.refuse_torn()
         if not torch.compiler.is_compiling():
             refuse_halved(self.layers, query_length, layer_idx)
+            if (loop := loop_that_feeds(self, query_length)) is not None:
+                loop.refuse_repetition(query_length, int(self.get_seq_length(layer_idx)))
         refuse_jump(self.layers, query_length)
         refuse_overflow(self.layers, query_length)
         if not self.takes_left_padding and not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
-            refuse_padding(type(self).__name__, mask_of_forward())  # not at single tokens, where looking would cost
-        return super().get_mask_sizes(query_length, layer_idx)
+            refuse_padding(self, mask_of_forward())  # not at single tokens, where looking would cost
+        sizes = super().get_mask_sizes(query_length, layer_idx)
+        if self.layers and getattr(self.layers[-1], "biased_by_mask", False) and not torch.compiler.is_compiling():
+            refuse_other_length(type(self).__name__, mask_of_forward(), sizes[0])
+        return sizes
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why a cache that takes no padded rows, on the left or anywhere else, would get them wrong."""
+        return "their padding would be kept as their first tokens" if left else "once tokens are evicted, a mask over all of them no longer says which of those held are padding"
 
     def refuse_torn(self) -> None:
         """Raise ValueError, with the reason, where a forward left this cache in parts."""
@@ -380,14 +407,15 @@ class Cache(transformers.Cache):
             if isinstance(layer, Stored):
                 layer.refuse_drafts()
         super().activate_past_recording()
+        leave_out_seen(self)
 
-    def crop(self, tokens: int) -> None:
+    def crop(self, max_length: int) -> None:
         """Positive: keep that many tokens; negative: remove that many; 0: nothing to remove.
 
         Raises CropError before any layer has changed when one of them no longer holds what it would go back to.
         """
         seen = self.tokens_seen
-        length = target_length(seen, tokens)
+        length = target_length(seen, max_length)
         if length < min(seen, self.crop_floor):
             if self.crop_floor == NOWHERE_TO_GO_BACK:
                 raise CropError(f"cannot go back to {length} of {seen} tokens: {GONE}")
@@ -395,6 +423,9 @@ class Cache(transformers.Cache):
                 f"cannot go back to {length} of {seen} tokens: this {type(self).__name__} can drop at most its last "
                 f"{seen - self.crop_floor}; reset() it and feed the tokens again"
             )
+        for layer in self.layers:
+            if isinstance(layer, Layer):
+                layer.check_sides()
         for layer in self.layers:
             _crop_layer(layer, length)
             if isinstance(layer, Layer):
@@ -465,7 +496,8 @@ def _legacy_of(index: int, layer) -> tuple[torch.Tensor | None, torch.Tensor | N
     seen = int(layer.get_seq_length())
     if held < seen:
         raise ValueError(f"layer {index} holds {held} of the {seen} tokens it has seen; the legacy form cannot say which are gone")
-    return layer.keys[:, :, :held].clone(), layer.values[:, :, :held].clone()
+    keys, values = layer.readable() if isinstance(layer, Layer) else (layer.keys, layer.values)
+    return keys[:, :, :held].clone(), values[:, :, :held].clone()
 
 
 def _joined(index: int, layers: Sequence) -> Any:
@@ -480,7 +512,7 @@ def _joined(index: int, layers: Sequence) -> Any:
     if any(settings != made_with[0] for settings in made_with):
         raise ValueError(f"layer {index} of the splits cannot be joined: they were made with {made_with}")
     joined, tensors = _forked(first), {name: torch.cat([state[name] for state in states]) for name in states[0]}
-    _select_rows(joined, torch.zeros(sum(_row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
+    _select_rows(joined, torch.zeros(sum(row_count(layer) or 0 for layer in layers), dtype=torch.long))  # as many rows as there will be
     _set_tensors(joined, tensors)
     return joined
 
@@ -514,7 +546,7 @@ def _set_tensors(layer, tensors: Mapping) -> None:
     _mark_rows(layer)
 
 
-def _row_count(layer) -> int | None:
+def row_count(layer) -> int | None:
     """Batch rows a layer holds; None when it holds nothing yet."""
     tensors = (tensor for tensor in _tensors_of(layer).values() if tensor.dim() > 1)
     first = next(tensors, None)
@@ -526,7 +558,7 @@ def _select_rows(layer, rows: torch.Tensor) -> None:
     _refuse_views(layer)
     if _does(layer, "batch_select_indices"):
         layer.batch_select_indices(rows)
-    elif _row_count(layer) is not None:
+    elif row_count(layer) is not None:
         layer.reorder_cache(rows)
         _mark_rows(layer)
 
@@ -560,4 +592,4 @@ def _forked(layer) -> Any:
 def _mark_rows(layer) -> None:
     for name in ("batch_size", "max_batch_size"):
         if name in vars(layer):
-            setattr(layer, name, _row_count(layer))
+            setattr(layer, name, row_count(layer))

@@ -3,7 +3,7 @@
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,8 @@ AXES = {
     "quanto": {0: "token", -1: "channel"},
 }
 AXIS_WORDS = ("auto", "channel", "token")
+OURS_ALONE = ("cache_implementation", "compute_dtype", "device")  # transformers 5 takes the dtype and the device of the keys
+GROUP = 64  # elements that share a scale where "auto" is asked for
 
 
 def grouping(backend: str, axis: int | str, otherwise: str) -> str:
@@ -99,13 +101,36 @@ class CacheConfig:
         """(name, value) pairs, so that `dict(config)` works."""
         yield from self.to_dict().items()
 
+    def keys(self) -> Iterable[str]:
+        return self.__dict__.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def setdefault(self, name: str, value: Any) -> Any:
+        """As of a dict. transformers' `generate` gives its copy of a `cache_config` the model's config so and unpacks it for a cache of its own, so what those do not take goes from it."""
+        for beside in OURS_ALONE:
+            self.__dict__.pop(beside, None)
+        return self.__dict__.setdefault(name, value)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        return self.__dict__.pop(name, *default)
+
     def to_json_string(self) -> str:
         """JSON that `from_dict(json.loads(...))` reads back; dtypes by name."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True, default=_json_name) + "\n"
+        return _json(self.to_dict())
 
-    def to_json_file(self, json_file_path: str | os.PathLike) -> None:
+    def to_json_file(self, json_file_path: str | os.PathLike, use_diff: bool = False) -> None:
+        """Write the JSON; with `use_diff` only what is not the default, which reads back as the same config."""
+        settings = self._changed() if use_diff else self.to_dict()
         with open(json_file_path, "w", encoding="utf-8") as file:
-            file.write(self.to_json_string())
+            file.write(_json(settings))
+
+    def _changed(self) -> dict[str, Any]:
+        """The fields that differ from a config of nothing but what has to be given."""
+        needed = {known.name: getattr(self, known.name) for known in fields(self) if known.default is MISSING}
+        default = type(self)(**needed).to_dict()
+        return {name: value for name, value in self if name in needed or value != default[name]}
 
 
 @dataclass
@@ -195,6 +220,10 @@ def _check_device(device: str | torch.device) -> None:
 
 def _is_whole(value: Any, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _json(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=2, sort_keys=True, default=_json_name) + "\n"
 
 
 def _json_name(value: Any) -> str:

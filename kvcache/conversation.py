@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import catalog
-from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, generate_tokens, room_left
+from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
 from .memory import heard_by
 from .models import LoadedModel
 
@@ -148,7 +148,7 @@ class Conversation:
     `ids` are the true token ids so far, `cached_ids` those that the cache has seen: after a reply all but the last. With
     an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
-    events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own.
+    events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own. `decode`: as of `engine.generate_tokens`.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class Conversation:
         sampling: Sampling = Sampling(),
         make_cache: Callable[[], Any] | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
+        decode: str | None = None,
     ) -> None:
         self.loaded = loaded
         self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
@@ -167,6 +168,7 @@ class Conversation:
         self.system = system.strip() if system and system.strip() else None
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
+        self.decode = checked_decode(decode)
         self._make_own_cache = make_cache
         self._turns: tuple[_Turn, ...] = ()
         self._beginning = threading.Lock()
@@ -207,7 +209,7 @@ class Conversation:
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
         self._check_ready()
-        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk)
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
@@ -392,6 +394,7 @@ class Conversation:
                 self.prefill_chunk,
                 None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
                 unheard,
+                self.decode,
             )
             stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
             for event in events:

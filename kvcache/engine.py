@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +26,10 @@ from transformers.generation.logits_process import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from . import catalog
+from . import catalog, compile_thread
 from .architecture import decoder_config, tokens_at_once
 from .memory import Snapshot, heard_by, seen_by, take_snapshot
 from .models import LoadedModel
-from .step import wants_compiled
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
 LEAST_TEMPERATURE = 1e-6  # below, it is 0
@@ -258,14 +258,14 @@ class Detokenizer:
 
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
-def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> torch.Tensor:
+def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
 
-    A single token takes the compiled step where the cache asks for it and `compile_step` has prepared it.
+    `compiled`: a single token takes the compiled step where `compile_step` has prepared it.
     """
     arguments = _arguments(loaded, cache, ids)
     with loaded.forward_lock:
-        output = loaded.step(cache, **arguments) if len(ids) == 1 and wants_compiled(cache) else loaded.model(**arguments)
+        output = loaded.step(cache, **arguments) if compiled and len(ids) == 1 else loaded.model(**arguments)
     return output.logits[0, -1]
 
 
@@ -315,8 +315,19 @@ def _refuse_single(loaded: LoadedModel, cache: Any) -> None:
         raise ValueError(f"{loaded.id} has an encoder and takes an EncoderDecoderCache, got {type(cache).__name__}")
 
 
+# ------------------------------------------------------------------------------------------------- the compiled step
+
+DECODE = ("auto", "eager", "compiled")  # the ways to feed the tokens that were picked
 TRIED = 6  # tokens on which a compiled step is tried: different ones, or attention would not show where they stand
 SECONDS_A_LAYER = 4  # to compile, measured on two cores; a few seconds in all where inductor has it on disk already
+
+
+def checked_decode(decode: str | None) -> str:
+    """How to decode: as asked, else as the environment's KVCACHE_DECODE says, else "auto". Raises ValueError for none of DECODE."""
+    chosen = decode or os.environ.get("KVCACHE_DECODE") or "auto"
+    if chosen not in DECODE:
+        raise ValueError(f"decode must be one of {', '.join(DECODE)}, got {chosen!r}")
+    return chosen
 
 
 def _compiling_words(cache: Any) -> str:
@@ -326,28 +337,41 @@ def _compiling_words(cache: Any) -> str:
 
 @torch.no_grad()
 def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
-    """Compile the step of a single token for caches like this one, trying it behind the first of `ids`; `loaded.step.outcome` says what came of it."""
+    """Compile the step of a single token for caches like this one, trying it behind the first of `ids`; `loaded.step.outcome` says what came of it.
+
+    The model's forward lock is held for single eager tokens only: the compiled forward has modules of its own.
+    """
     *first, last = [*ids, (ids[0] + 1) % decoder_config(loaded.config).vocab_size][:TRIED]
 
     def trial(forward: Callable) -> tuple[torch.Tensor, torch.Tensor]:
-        spare = catalog.create(cache.name, loaded.model, **cache.parameters)
-        for token in first:
-            feed(loaded, spare, [token])
-        expected = feed(loaded, spare, [last])  # eager: nothing is prepared yet
+        with loaded.forward_lock:  # some caches try out the model first
+            spare = catalog.create(cache.name, loaded.model, **cache.parameters)
+        expected = [feed(loaded, spare, [token]) for token in (*first, last)][-1]
         spare.reset()
         for token in first:
             feed(loaded, spare, [token])
-        with loaded.forward_lock:
-            return forward(**_arguments(loaded, spare, [last])).logits[0, -1], expected
+        return forward(**_arguments(loaded, spare, [last])).logits[0, -1], expected
 
     loaded.step.prepare(cache, trial)
 
 
-def _compile_note(loaded: LoadedModel, cache: Any, compiled_now: bool) -> str:
+def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
+    """Begin to compile a step for caches like this one in a thread beside; not while another one is compiled."""
+    threads, kind = torch.get_num_threads(), catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
+
+    def work() -> None:
+        if torch.get_num_threads() != threads:  # which graphs depend on
+            torch.set_num_threads(threads)
+        compile_step(loaded, kind, ids[:TRIED])
+
+    compile_thread.start(work)
+
+
+def _compile_note(loaded: LoadedModel, cache: Any, decode: str, compiled_now: bool) -> str:
     """What there is to say about compiling under a reply, or ""."""
-    outcome = loaded.step.outcome(cache)
+    outcome = loaded.step.outcome(cache) if decode != "eager" else None
     if outcome is None:
-        return ""
+        return f"decoded eagerly: {loaded.step.why_not(cache)}" if decode == "compiled" else ""
     if outcome.failure:
         return f"decoded eagerly, because torch.compile failed: {outcome.failure}"
     return f"compiled the decode step in {outcome.seconds:.1f} s, which no rate counts" if compiled_now and outcome.seconds >= 1 else ""
@@ -391,15 +415,18 @@ def generate_tokens(
     prefill_chunk: int = PREFILL_CHUNK,
     stop_text: str | None = None,
     source_ids: Sequence[int] = (),
+    decode: str | None = None,
 ) -> Iterator[Event]:
     """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
 
-    Compiling comes first where the cache asks for a compiled step that is not there yet; if that fails, Done's note says why.
+    `decode` is how picked tokens are fed. "auto", unless the environment's KVCACHE_DECODE says otherwise: eagerly, while torch.compile works in a thread
+    beside; by the compiled step once that has passed its trial. "eager": never compiled. "compiled": compiling comes first and is waited for, for measuring
+    and tests. Where it fails, decoding is eager and Done's note says why.
     After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
     picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
-    sampling = sampling.check()
+    sampling, decode = sampling.check(), checked_decode(decode)
     if not new_ids:
         raise ValueError("new_ids is empty: feed at least one token")
     if prefill_chunk < 1:
@@ -408,7 +435,7 @@ def generate_tokens(
     if len(new_ids) > left:
         raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
     watch = Stopwatch()
-    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids):
+    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids, decode):
         watch.pause()
         yield event
         watch.resume()
@@ -425,14 +452,15 @@ def _loop(
     stop_text: str | None,
     watch: Stopwatch,
     source_ids: Sequence[int],
+    decode: str,
 ) -> Iterator[Event]:
     stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
 
     def done(reason: str, text: str = "") -> Done:
-        snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, compiles)
+        snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, decode, compiles)
         return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
 
-    compiles = loaded.step.awaits(cache) and not _is_set(stop)
+    compiles = decode == "compiled" and loaded.step.awaits(cache) and not _is_set(stop)
     if compiles:
         yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
         watch.pause()
@@ -466,7 +494,9 @@ def _loop(
         if reason is not None:
             yield done(reason, text.flush())
             return
-        logits = feed(loaded, cache, ids[-1:])
+        if decode == "auto" and loaded.step.awaits(cache):
+            compile_beside(loaded, cache, new_ids)
+        logits = feed(loaded, cache, ids[-1:], compiled=decode != "eager")
 
 
 def _why_stop(

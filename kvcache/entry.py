@@ -23,6 +23,7 @@ OPERATIONS = {
     "batch": "repeat and select rows",
     "split": "batch_split and from_batch_splits",
     "deepcopy": "copy.deepcopy",
+    "pickle": "pickle and torch.save",
     "fork": "cheap copies that never change their parent",
     "save": "save to a file and load",
     "reset": "reset and use again",
@@ -47,7 +48,7 @@ def all_but(*refused: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "choice" (choices) or "bool"."""
+    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "choice" (choices, and what is taken `also` and not offered) or "bool"."""
 
     name: str
     label: str
@@ -58,6 +59,7 @@ class Parameter:
     maximum: int | None = None
     step: int = 1
     choices: tuple = ()
+    also: tuple = ()
 
     def check(self, value: Any) -> Any:
         """The value in its own type, or ValueError naming the parameter, the value and what would do."""
@@ -71,10 +73,10 @@ class Parameter:
         return value
 
     def _checked_choice(self, value: Any) -> Any:
-        for choice in self.choices:
+        for choice in (*self.choices, *self.also):
             if str(choice).lower() == str(value).lower():
                 return choice
-        raise ValueError(f"{self.name} must be one of {', '.join(map(str, self.choices))}, got {value!r}")
+        raise ValueError(f"{self.name} must be one of {', '.join(map(str, (*self.choices, *self.also)))}, got {value!r}")
 
     def _checked_int(self, value: Any) -> int:
         whole = _as_int(value)
@@ -158,6 +160,8 @@ class Entry:
         """Every parameter, defaults filled in. Raises ValueError naming what is wrong and what would do."""
         known = self.known(parameters)
         for name in parameters:
+            if name not in known and name == "decode":
+                raise ValueError(f"{self.name} has no parameter 'decode': how tokens are decoded is chosen where the model is run, by decode= of Conversation and generate_tokens")
             if name not in known:
                 takes = ", ".join(known) or "no parameters"
                 raise ValueError(f"{self.name} has no parameter {name!r}; it takes {takes}")
@@ -171,7 +175,7 @@ class Entry:
         """A fresh cache for this model. Raises ValueError as `check` does."""
         values = self.check(config, **parameters)
         cache = self.make(decoder_config(config), **values)
-        cache.parameters = values
+        cache.name, cache.parameters = self.name, values
         return cache
 
     def describe(self, **parameters) -> str:

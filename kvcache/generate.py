@@ -17,12 +17,11 @@ from .architecture import CACHE_ARGUMENTS, cache_argument, decoder_config
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
-from .caches.quantized import QuantizedCache
-from .catalog import create, entry
+from .caches.quantized import QuantizedCache, class_of
+from .catalog import ENTRIES, OTHERS, create, entry
 from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
-from .step import wants_compiled
 from .weights import device_of
 
 log = logging.getLogger(__name__)
@@ -36,27 +35,26 @@ def generate(
     model: transformers.PreTrainedModel,
     inputs: torch.Tensor | None = None,
     *,
-    cache_implementation: str = "dynamic",
+    cache_implementation: str | None = None,
     cache_config: CacheConfig | Mapping[str, Any] | None = None,
     **kwargs,
 ) -> Any:
     """`model.generate(inputs, **kwargs)` with a fresh cache by its name in the catalog, which are 4.48's names too.
 
-    `cache_config`: its parameters, as a dict or a config object; max_cache_len defaults to what this call needs. The
-    cache goes in as `cache`, `past_key_values` or `cache_params`, whichever the model takes. Raises ValueError, before anything
+    `cache_config`: its parameters, as a dict or a config object; max_cache_len defaults to what this call needs. What is not given here the call's
+    `generation_config` says, else the model's own, else it is "dynamic". The cache goes in as `cache`, `past_key_values` or `cache_params`, whichever the model takes. Raises ValueError, before anything
     runs, as `create` does, and for left-padded rows with a cache that would take the padding for tokens.
     """
     keyword = cache_argument(model)
+    cache_implementation, cache_config = _asked_for(model, cache_implementation, cache_config, kwargs)
     if given := next((name for name in CACHE_ARGUMENTS if kwargs.get(name) is not None), None):
         raise ValueError(f"generate was given cache_implementation={cache_implementation!r} and also {given}; model.generate takes a cache of yours")
     if kwargs.get("use_cache") is False:
         raise ValueError(f"generate was given use_cache=False and also cache_implementation={cache_implementation!r}; leave use_cache out, or call model.generate(use_cache=False)")
     kwargs["use_cache"] = True  # whatever the model's own settings say: without, each step would give the cache all tokens again
     cache = make_cache(model, cache_implementation, cache_config, _tokens_needed(model, inputs, kwargs))
-    if wants_compiled(cache):
-        raise ValueError("decode='compiled' is for the token loop of kvcache.engine; model.generate compiles by its own compile_config=")
     if not cache.takes_left_padding:
-        refuse_padding(type(cache).__name__, _mask(model, inputs, kwargs))
+        refuse_padding(cache, _mask(model, inputs, kwargs))
     if model.config.is_encoder_decoder and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     configs = (model.generation_config, kwargs.get("generation_config"))
@@ -76,6 +74,20 @@ def _emptied(model: transformers.PreTrainedModel, cache: Cache) -> Iterator[None
     finally:
         if hook is not None:
             hook.remove()
+
+
+def _asked_for(model: transformers.PreTrainedModel, name: str | None, config: CacheConfig | Mapping[str, Any] | None, kwargs: Mapping[str, Any]) -> tuple[str, Any]:
+    """(name, cache_config) of the cache for a call: as given, else as its generation config says, else as the model's. A cache_config is for the name beside it alone."""
+    name = name or settings_of(config).get("cache_implementation")
+    for where, source in (("generation_config", kwargs.get("generation_config")), ("model.generation_config", model.generation_config)):
+        its_name, its_config = (getattr(source, field, None) for field in ("cache_implementation", "cache_config"))
+        its_name = its_name or settings_of(its_config).get("cache_implementation")
+        if name is None and its_name is not None and its_name not in (*ENTRIES, *OTHERS):
+            raise ValueError(f"{where} asks for cache_implementation={its_name!r}, which kvcache has not; there are {', '.join([*ENTRIES, *OTHERS])}, to be given as cache_implementation=")
+        name = name or its_name
+        if config is None and (its_name is None or its_name == name):
+            config = its_config
+    return name or "dynamic", config
 
 
 def make_cache(
@@ -109,7 +121,7 @@ def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict
     defaults = {name: value for name, value in offer.defaults().items() if name in fields}
     given = {name: value for name, value in settings.items() if name not in beside}
     checked = QuantizedCacheConfig.from_dict({**defaults, "compute_dtype": torch.float32, **given, "backend": backend})
-    return offer.cache_class(config=decoder_config(model), cache_config=checked, **beside)
+    return class_of(checked.backend)(config=decoder_config(model), cache_config=checked, **beside)
 
 
 def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> Cache:
@@ -132,7 +144,7 @@ def resilient_generate(
     model: transformers.PreTrainedModel,
     inputs: torch.Tensor | None = None,
     *,
-    cache_implementation: str = "dynamic",
+    cache_implementation: str | None = None,
     cache_config: CacheConfig | Mapping[str, Any] | None = None,
     ladder: Iterable[str | tuple[str, CacheConfig | Mapping[str, Any]]] = LADDER,
     **kwargs,
@@ -145,7 +157,8 @@ def resilient_generate(
     """
     if kwargs.get("streamer") is not None:
         raise ValueError("resilient_generate takes no streamer: a second attempt would stream its tokens again")
-    rungs = [(cache_implementation, cache_config), *((rung, None) if isinstance(rung, str) else rung for rung in ladder)]
+    first = _asked_for(model, cache_implementation, cache_config, kwargs)
+    rungs = [first, *((rung, {}) if isinstance(rung, str) else rung for rung in ladder)]
     state, tried = _random_state(device_of(model)), []
     for name, config in rungs:
         failure = _unfit(model, name, config) if tried else None
@@ -227,9 +240,10 @@ def _tokens_needed(model: transformers.PreTrainedModel, inputs: torch.Tensor | N
         prompt = max(prompt, 0 if given is None else given.shape[1])
     draft = limit("prompt_lookup_num_tokens")
     beside = draft + 1 if draft else 0
+    wanted = limit("max_cache_len") or 0  # a setting of transformers for static caches
     if limit("max_new_tokens") is not None:
-        return prompt + limit("max_new_tokens") + beside
-    return max(prompt + 20, limit("max_length") or 0) + beside
+        return max(wanted, prompt + limit("max_new_tokens") + beside)
+    return max(wanted, max(prompt + 20, limit("max_length") or 0) + beside)
 
 
 def _setting(model: transformers.PreTrainedModel, kwargs: Mapping[str, Any], name: str) -> Any:

@@ -31,12 +31,13 @@ class Buffer:
     """A tensor [B, H, capacity, D] filled along T from `start` to `stop`, appended to without copying its history.
 
     Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows. Rows before
-    `frozen` are shared with a fork: they are read in place and copied before anything would write there.
+    `frozen` are shared with a fork, where `shared` says so, or read by autograd: they are copied before anything would write there.
     """
 
     def __init__(self, capacity: int | None = None):
         self.data: torch.Tensor | None = None
         self.start = self.stop = self.frozen = 0
+        self.shared = False
         self.capacity = capacity
 
     def __len__(self) -> int:
@@ -49,6 +50,12 @@ class Buffer:
     def onwards(self) -> torch.Tensor:
         """The storage from the first filled row to the end of what is reserved [B, H, capacity - start, D]: cheaper than `view` where nothing was dropped."""
         return self.data if not self.start else self.data[:, :, self.start :]
+
+    def own(self) -> torch.Tensor | None:
+        """As `view`, for those who may write there: of storage that no fork shares."""
+        if self.shared:
+            self._move(self.data.shape[T])
+        return self.view()
 
     def append(self, rows: torch.Tensor) -> None:
         """Add rows [B, H, n, D]. Raises ValueError if any other axis, or the dtype, differs from what is held."""
@@ -85,7 +92,7 @@ class Buffer:
     def rewrite(self, rows: torch.Tensor) -> None:
         """Write `rows` over as many of the oldest held ones."""
         if self.start < self.frozen:
-            self.data, self.start, self.stop, self.frozen = _moved(self.view(), self.data.shape[T]), 0, len(self), 0
+            self._move(self.data.shape[T])
         self.data[:, :, self.start : self.start + rows.shape[T]] = rows
 
     def fork(self) -> "Buffer":
@@ -98,13 +105,17 @@ class Buffer:
         other = copy.copy(self)
         if self.data is not None:
             self.frozen, other.frozen = max(self.frozen, self.stop), self.data.shape[T]
+            self.shared = other.shared = True
         return other
 
     def shrink(self, rows: int) -> None:
         """Give back storage beyond what `rows` ask for, as after a long prompt; `rows` is at least what is filled."""
         if self.data is not None and self.data.shape[T] > capacity_for(rows):
-            self.data = _moved(self.view(), capacity_for(rows))
-            self.start, self.stop, self.frozen = 0, len(self), 0
+            self._move(capacity_for(rows))
+
+    def _move(self, capacity: int) -> None:
+        """Into storage of its own, of `capacity` rows."""
+        self.data, self.start, self.stop, self.frozen, self.shared = _moved(self.view(), capacity), 0, len(self), 0, False
 
     def _append_differentiably(self, rows: torch.Tensor) -> None:
         """Concatenate instead of writing in place, so that gradients reach every appended row."""
@@ -126,7 +137,7 @@ class Buffer:
             self.data[:, :, : len(self)] = live.clone()  # slide to the front of the same storage
         else:
             self.data = _moved(live, capacity)
-        self.start, self.stop, self.frozen = 0, len(self), 0
+        self.start, self.stop, self.frozen, self.shared = 0, len(self), 0, False
 
     def _fits(self, rows: torch.Tensor, capacity: int) -> bool:
         """Can `rows` go into the storage that is there? Asked when it is empty."""
@@ -141,7 +152,7 @@ class Buffer:
 
     def clear(self) -> None:
         """Forget every row and free the storage."""
-        self.data, self.start, self.stop, self.frozen = None, 0, 0, 0
+        self.data, self.start, self.stop, self.frozen, self.shared = None, 0, 0, 0, False
 
     def select(self, index: torch.Tensor) -> None:
         """Keep the batch rows `index` (LongTensor or BoolTensor), in that order, repeats allowed."""
@@ -153,13 +164,13 @@ class Buffer:
 
     def to(self, device: torch.device | str) -> None:
         if self.data is not None and self.data.device != torch.device(device):
-            self.data, self.frozen = self.data.to(device), 0
+            self.data, self.frozen, self.shared = self.data.to(device), 0, False
 
     def _replace(self, rows: torch.Tensor | None) -> None:
         if rows is None:
             return
         if rows.shape[B] != self.data.shape[B] or self.frozen:
-            self.data, self.frozen = new_rows(rows, self.data.shape[T]), 0
+            self.data, self.frozen, self.shared = new_rows(rows, self.data.shape[T]), 0, False
         self.data[:, :, self.start : self.stop] = rows
 
     def __deepcopy__(self, memo) -> "Buffer":
@@ -196,6 +207,13 @@ def append_both(keys: Buffer, values: Buffer, key_states: torch.Tensor, value_st
         raise
 
 
+def _alike(keys: Buffer, values: Buffer) -> bool:
+    """Do both hold the same rows and tokens, or neither any?"""
+    if keys.data is None or values.data is None:
+        return keys.data is values.data
+    return keys.view().shape[:D] == values.view().shape[:D]
+
+
 def _moved(rows: torch.Tensor, capacity: int) -> torch.Tensor:
     """A copy of `rows` [B, H, n, D] in new storage of `capacity` rows."""
     target = new_rows(rows, capacity, written=rows.shape[T])
@@ -226,6 +244,8 @@ class Stored:
     is_initialized = False
     seen = 0
     skippable = False  # do some forwards rightly pass this layer's count by?
+    number_of_states = 0  # recurrent ones, beside keys and values or alone
+    assigned = False  # were keys or values assigned to it since the last forward?
 
     def buffers(self) -> dict[str, Buffer]:
         return {name: getattr(self, name) for name in self.stores}
@@ -234,7 +254,7 @@ class Stored:
         """Forget all tokens; the next `update` may bring another batch size."""
         for buffer in self.buffers().values():
             buffer.clear()
-        self.seen, self.is_initialized = 0, False
+        self.seen, self.is_initialized, self.assigned = 0, False, False
         self.__dict__.pop("batch_size", None)
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -262,6 +282,10 @@ class Stored:
 
     def refuse_drafts(self) -> None:
         """Raise ValueError where decoding with drafts (prompt lookup, an assistant) would go wrong."""
+
+    def why_not_exported(self) -> str | None:
+        """Why a program that torch.export makes cannot go on from this layer, or None."""
+        return "its shapes change as it fills, and every call of the program would go on from the tokens held now; export a StaticCache, or make the cache inside the program"
 
     def offload(self) -> None:
         self.to("cpu")
@@ -296,6 +320,12 @@ class Stored:
             setattr(other, name, value.fork() if isinstance(value, Buffer) else copy.deepcopy(value))
         return other
 
+    def __getstate__(self) -> dict:
+        return self.__dict__
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+
     def __deepcopy__(self, memo) -> "Stored":
         other = object.__new__(type(self))
         memo[id(self)] = other
@@ -319,7 +349,8 @@ class Layer(Stored, CacheLayerMixin):
             setattr(self, name, Buffer())
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Take shapes, dtype and device from the first keys and values; length 0 is fine."""
+        """Take shapes, dtype and device from the first keys and values; length 0 is fine. Raises ValueError where only one of the two was assigned."""
+        self.check_sides()
         self.dtype, self.device = key_states.dtype, key_states.device
         self.batch_size = key_states.shape[B]
         self.is_initialized = True
@@ -338,6 +369,66 @@ class Layer(Stored, CacheLayerMixin):
         Arguments as scaled_dot_product_attention has them; Hq is a multiple of the H of keys and values [B, H, T, D]. None: torch's own attention is to do it.
         """
         return kernels.decode_attention(query, keys, values, mask, scale, is_causal)
+
+    def header(self) -> dict:
+        self.check_sides()
+        return super().header()
+
+    def sides(self) -> tuple[Buffer, Buffer]:
+        """The buffers of keys and of values as they came."""
+        raise NotImplementedError
+
+    def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Keys and values as attention reads them, to be read alone: a fork may share their storage."""
+        keys, values = self.sides()
+        return keys.view(), values.view()
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """All keys held [B, H, held, D], to be read or edited. Assigned, they replace those held, and as many tokens have been seen: values of as many follow."""
+        return self.editable(0)
+
+    @keys.setter
+    def keys(self, rows: torch.Tensor) -> None:
+        self.assign("keys", rows)
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """All values held [B, H, held, D], as `keys`."""
+        return self.editable(1)
+
+    @values.setter
+    def values(self, rows: torch.Tensor) -> None:
+        self.assign("values", rows)
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        """Keys (0) or values (1) for those who may write there."""
+        return self.sides()[side].own()
+
+    def assign(self, side: str, rows: torch.Tensor) -> None:
+        """Hold `rows` as "keys" or "values", and nothing else. Until both are of the same rows and tokens no token is taken."""
+        self.check_assigned(side, rows)
+        keys, values = self.sides()
+        before, buffer = len(keys), values if side == "values" else keys
+        buffer.clear()
+        buffer.append(rows.clone() if rows.requires_grad else rows)  # with a gradient they would be held as they are
+        self.seen += len(keys) - before
+        self.assigned, self.is_initialized = True, _alike(keys, values)
+        if self.is_initialized:
+            self.dtype, self.device, self.batch_size = keys.data.dtype, keys.data.device, keys.data.shape[B]
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        """Raise ValueError for what cannot be assigned."""
+        if not isinstance(rows, torch.Tensor) or rows.dim() != 4:
+            got = tuple(rows.shape) if isinstance(rows, torch.Tensor) else type(rows).__name__
+            raise ValueError(f"{side} of a {type(self).__name__} must be a tensor [batch, heads, tokens, head_dim], got {got}; reset() forgets those held")
+
+    def check_sides(self) -> None:
+        """Raise ValueError where keys, or values, were assigned and the others not yet."""
+        keys, values = self.sides()
+        if self.assigned and not _alike(keys, values):
+            held = [None if buffer.data is None else tuple(buffer.view().shape) for buffer in (keys, values)]
+            raise ValueError(f"a {type(self).__name__} was assigned keys {held[0]} beside values {held[1]}: they must be of the same rows and tokens, so assign the others too")
 
     @property
     def held(self) -> int:
@@ -361,6 +452,7 @@ class Layer(Stored, CacheLayerMixin):
         length = target_length(self.seen, tokens)
         if length == self.seen:
             return
+        self.check_sides()
         if length < self.crop_floor:
             raise CropError(
                 f"cannot go back to {length} tokens: of {self.seen} seen, {type(self).__name__} can drop at most the last "
@@ -388,13 +480,8 @@ class RowsLayer(Layer):
     key_rows: Buffer
     value_rows: Buffer
 
-    @property
-    def keys(self) -> torch.Tensor | None:
-        return self.key_rows.view()
-
-    @property
-    def values(self) -> torch.Tensor | None:
-        return self.value_rows.view()
+    def sides(self) -> tuple[Buffer, Buffer]:
+        return self.key_rows, self.value_rows
 
 
 class EvictingLayer(RowsLayer):

@@ -5,7 +5,7 @@ import os
 import torch
 
 from .cache import Cache
-from .catalog import create, entry
+from .catalog import create
 from .files import CacheFileError, fingerprint, read
 from .pictures import Shift
 from .weights import device_of
@@ -14,8 +14,7 @@ from .weights import device_of
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
 
-    Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model. How single tokens are
-    decoded changes nothing that is held: a cache of decode="compiled" opens as "eager" where nothing can be compiled.
+    Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"a cache file is opened for the model that filled it, got {type(model).__name__}")
@@ -23,9 +22,7 @@ def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
-    parameters = dict(header["parameters"])
-    if parameters.get("decode") in entry(header["cache"]).disabled_choices("decode", model):
-        parameters["decode"] = "eager"
+    parameters = {name: value for name, value in header["parameters"].items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
     cache = create(header["cache"], model, **parameters)
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:

@@ -1,38 +1,28 @@
-"""Left-padded rows, for caches that would take the padding for tokens: how such a cache sees the mask, and what it says.
+"""Masks that a cache cannot take: of left-padded rows whose padding it would take for tokens, and of another length than its keys on BLOOM."""
 
-transformers gives a cache keys, values and lengths, and never the attention mask. It does ask the cache for the sizes of
-a forward's mask from a function that holds the 2-D mask as `attention_mask`, and there it is looked up. Before the last
-forward nothing is cleaner: a hook would have to be put on the model, which most caches never meet, and keys do not tell.
-"""
-
-import sys
+from typing import Any
 
 import torch
 
-ASKING_MODULE = "transformers.masking_utils"
-STEPS = 6  # from a cache's `get_mask_sizes` to the function that asks: containers and wrappers lie between
+
+def refuse_padding(cache: Any, mask: torch.Tensor | None) -> None:
+    """Raise ValueError, with the cache's own reason, if any row of a mask [B, T] leaves a token out."""
+    if mask is None or bool(mask.all()):
+        return
+    left = not bool((mask[:, 1:] < mask[:, :-1]).any())
+    rows = "left-padded rows" if left else "rows with padding behind tokens"
+    raise ValueError(f"{type(cache).__name__} cannot take {rows}: {cache.why_no_padding(left)}; give it one row at a time, or rows of one length")
 
 
-def mask_of_forward() -> torch.Tensor | None:
-    """The attention mask [B, seen + n] of the forward that asks for mask sizes right now; None where there is none.
-
-    None too where another module asks: the few models that make masks of their own.
-    """
-    frame = sys._getframe(1)
-    for _ in range(STEPS):
-        if frame is None:
-            return None
-        if frame.f_globals.get("__name__") == ASKING_MODULE:
-            mask = frame.f_locals.get("attention_mask")
-            return mask if isinstance(mask, torch.Tensor) and mask.dim() == 2 else None
-        frame = frame.f_back
-    return None
+def refuse_other_length(name: str, mask: torch.Tensor | None, length: int) -> None:
+    """Raise ValueError for a mask [B, T] on BLOOM, whose position bias is as long as its mask, where the keys of a cache called `name` are of another `length`."""
+    if mask is not None and mask.shape[1] != length:
+        fill = f", or fill it with zeros to [{len(mask)}, {length}]" if mask.shape[1] < length else ""
+        raise ValueError(f"BLOOM's position bias is as long as attention_mask, {list(mask.shape)}, and the keys of this {name} are {length}: leave the mask out where nothing is padded{fill}")
 
 
-def refuse_padding(name: str, mask: torch.Tensor | None) -> None:
-    """Raise ValueError, for a cache called `name`, if any row of a mask [B, T] leaves a token out."""
-    if mask is not None and not bool(mask.all()):
-        raise ValueError(
-            f"{name} cannot take left-padded rows: their padding would be kept as their first tokens; give it one "
-            f"row at a time, or rows of one length"
-        )
+def as_long_as_keys(mask: torch.Tensor, layers: list, tokens: int) -> torch.Tensor:
+    """A mask [B, T] of all tokens up to the next `tokens`: on BLOOM filled with zeros to the length of the keys that `layers` will give."""
+    if not layers or not getattr(layers[-1], "biased_by_mask", False):
+        return mask
+    return torch.nn.functional.pad(mask, (0, max(0, layers[0].get_mask_sizes(tokens)[0] - mask.shape[1])))

@@ -1,12 +1,13 @@
-"""The README's tables: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
+"""The tables of README.md and docs/: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
 
-`--readme` writes the tables between their markers in README.md; without it they are printed. Two ways measure nothing:
-`--catalog` does that with the tables that the catalog and the bundled models' folders say, of caches, operations and models, and
-`--speed FILE` with the JSON of a `python -m kvcache.measure speed`. `--text TOKENS` measures a pretrained model, on so much of Python's documentation.
+`--write` puts them between their markers, wherever those stand; without it they are printed. Two ways measure nothing: `--catalog` writes the tables that the
+catalog and the bundled models' folders say, of caches, operations and models, and `--speed FILE` takes the JSON of a `python -m kvcache.measure speed`.
+`--text TOKENS` measures a pretrained model, on so much of Python's documentation.
 """
 
 import argparse
 import datetime
+import functools
 import json
 import math
 import platform
@@ -31,6 +32,8 @@ from .memory import measure_memory
 from .speed import results, targets
 
 OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are there for some models alone
+ROOT = Path(__file__).resolve().parent.parent
+BEST = ("Dynamic", "Native 8-bit", "Native 4-bit", "Native 2-bit", "Sink 4 + 252")  # rows of the measured table that the README has, too
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
 WINDOW = 256  # of the streams
@@ -261,33 +264,51 @@ def main() -> None:
     parser.add_argument("--model", default=bundled.DEFAULT)
     parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--readme", type=Path, help="README.md to write the tables into")
+    parser.add_argument("--write", action="store_true", help="write the tables between their markers, and print none")
+    parser.add_argument("--pages", type=Path, default=ROOT, help="folder whose README.md and docs/*.md have the markers")
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
-    parser.add_argument("--catalog", action="store_true", help="write or print what the catalog and the models' folders say, and measure nothing")
+    parser.add_argument("--catalog", action="store_true", help="write what the catalog and the models' folders say, and measure nothing")
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
     parser.add_argument("--text", type=int, metavar="TOKENS", help="measure perplexity on so many tokens of text, and nothing else: for a pretrained model")
     options = parser.parse_args()
     if options.catalog:
-        return _show(said_by_catalog(), options.readme)
+        return write(said_by_catalog(options.pages), options.pages)
+    show = functools.partial(write, pages=options.pages) if options.write else _print
     if options.text is not None:
         if not WINDOW < options.text <= LONGEST_TEXT:
             parser.error(f"--text takes {WINDOW + 1} to {LONGEST_TEXT:,} tokens, which every cache of the table holds, not {options.text}")
         loaded = models.load(options.model)
-        return _show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))}, options.readme)
+        return show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))})
     if options.speed:
-        return _show({"speed": speed_table(results.Report.read(options.speed))}, options.readme)
+        return show({"speed": speed_table(results.Report.read(options.speed))})
     loaded = models.load(options.model)
     rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     table = measured_table(rows, where(loaded, options.questions))
     streams = stream_table(stream(loaded, lambda line: print(line, file=sys.stderr, flush=True))) + "\n\n" + sink_share(loaded)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    _show({"measured": table, "stream": streams, **(said_by_catalog() if options.readme else {})}, options.readme)
+    show({"measured": table, "stream": streams})
+    if options.write:
+        write(said_by_catalog(options.pages), options.pages)
 
 
-def said_by_catalog() -> dict[str, str]:
+def said_by_catalog(pages: Path) -> dict[str, str]:
     """The tables that need no measuring, by the names of their markers."""
-    return {"catalog": catalog_table(), "operations": operations_table(), "default": default_table(), "models": models_table()}
+    return {
+        "kinds": kinds_table(), "catalog": catalog_table(), "operations": operations_table(), "default": default_table(), "models": models_table(),
+        "best": best_rows((pages / "docs" / "measured.md").read_text()),
+    }  # fmt: skip
+
+
+def kinds_table() -> str:
+    """What is on offer in the menus, in a line each."""
+    return _markdown(["name", "what it keeps"], [[f"`{each.name}`", each.summary] for each in ENTRIES.values()])
+
+
+def best_rows(measured: str) -> str:
+    """The rows of the measured table in a page that a newcomer looks for first."""
+    table = measured.split("<!-- measured -->\n")[1].split("\n\n")[0].splitlines()
+    return "\n".join([*table[:2], *(row for label in BEST for row in table if row.startswith(f"| {label} |"))])
 
 
 def default_table() -> str:
@@ -307,17 +328,25 @@ def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
     config = transformers.AutoConfig.from_pretrained(folder)
     suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.fits(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
     shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]
-    return [f"[{name}](kvcache/bundled/{name}/README.md)", bundled.WHAT[name], f"{bundled.nbytes(name) / 1e6:.1f}", ", ".join(suited), *shares]
+    return [f"[{name}](../kvcache/bundled/{name}/README.md)", bundled.WHAT[name], f"{bundled.nbytes(name) / 1e6:.1f}", ", ".join(suited), *shares]
 
 
-def _show(tables: dict[str, str], readme: Path | None) -> None:
-    """Write tables between their markers, or print them."""
-    if readme is None:
-        return print("\n\n".join(tables.values()))
-    text = readme.read_text()
-    for name, table in tables.items():
-        text = put(text, name, table)
-    readme.write_text(text)
+def write(tables: dict[str, str], pages: Path) -> None:
+    """Put tables between their markers in README.md and docs/*.md of a folder. Raises ValueError for a table without a place."""
+    left = set(tables)
+    for page in (pages / "README.md", *sorted((pages / "docs").glob("*.md"))):
+        text = before = page.read_text()
+        for name in [name for name in tables if f"<!-- {name} -->" in before]:
+            text = put(text, name, tables[name])
+            left.discard(name)
+        if text != before:
+            page.write_text(text)
+    if left:
+        raise ValueError(f"no page in {pages} has the marker of {', '.join(sorted(left))}")
+
+
+def _print(tables: dict[str, str]) -> None:
+    print("\n\n".join(tables.values()))
 
 
 if __name__ == "__main__":

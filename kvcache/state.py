@@ -8,7 +8,6 @@ by `feed`, and a forward of several on a filled state is refused.
 import contextlib
 import copy
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -19,8 +18,9 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, get_layer_types_and_kwargs
 
-from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once
+from .architecture import cache_argument, counts_from_zero, decoder_config, tokens_at_once, why_not_prompted
 from .layer import B, CropError, Layer, Stored, target_length
+from .padding import as_long_as_keys
 from .pictures import counts_pictures, keep, place, refuse_types
 
 # Model types whose several tokens on a filled state equal one forward over everything: measured, see tests/test_every_architecture.py.
@@ -221,6 +221,11 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         conv, scan = (dtype.itemsize, dtype.itemsize) if dtype else (shape.itemsize, 4)
         return {**beside, "state": shape.batch * (prod(shape.state.conv) * conv + (prod(shape.state.recurrent) * scan if shape.state.recurrent else 0))}
 
+    def why_not_exported(self) -> str | None:
+        if not any(self.has_previous_state.values()):
+            return "it holds no state yet, and every call of the program would begin anew; feed it a token first"
+        return super().why_not_exported() if isinstance(self, Layer) else None
+
     @property
     def crop_floor(self) -> int:
         return NOWHERE_TO_GO_BACK if any(self.has_previous_state.values()) else 0
@@ -230,14 +235,14 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         return {index: getattr(self, f"conv_{index}").filled for index in range(self.number_of_states)}
 
     @property
-    def conv_states(self) -> dict[int, torch.Tensor | None]:
+    def conv_states(self) -> "HeldStates":
         """The last inputs of each convolution [B, channels, kernel]."""
-        return {index: getattr(self, f"conv_{index}").data for index in range(self.number_of_states)}
+        return HeldStates(self, "conv")
 
     @property
-    def recurrent_states(self) -> dict[int, torch.Tensor | None]:
+    def recurrent_states(self) -> "HeldStates":
         """The state of each scan [B, ...]."""
-        return {index: getattr(self, f"recurrent_{index}").data for index in range(self.number_of_states)}
+        return HeldStates(self, "recurrent")
 
     @property
     def is_conv_states_initialized(self) -> dict[int, bool]:
@@ -246,6 +251,23 @@ class States(Stored, LinearAttentionCacheLayerMixin):
     @property
     def is_recurrent_states_initialized(self) -> dict[int, bool]:
         return {index: state is not None for index, state in self.recurrent_states.items()}
+
+
+class HeldStates(dict):
+    """The states of one kind that a layer holds, by number; one that is assigned is held from then on."""
+
+    def __init__(self, layer: States, kind: str):
+        super().__init__({index: getattr(layer, f"{kind}_{index}").data for index in range(layer.number_of_states)})
+        self.layer, self.kind = layer, kind
+
+    def __setitem__(self, index: int, state: torch.Tensor) -> None:
+        held = getattr(self.layer, f"{self.kind}_{index}")
+        held.write(state.clone())  # with a gradient it would be held as it is, and another cache's with it
+        self.layer._filled_by(state, 0)
+        super().__setitem__(index, held.data)
+
+    def __reduce__(self) -> tuple:
+        return dict, (dict(self),)
 
 
 class StateLayer(States):
@@ -285,7 +307,15 @@ class StateLayer(States):
 
 @functools.cache
 def _with_states(attention: type[Layer]) -> type[Layer]:
-    return type(f"{attention.__name__}WithStates", (States, attention), {"supports_early_init": False, "is_compileable": attention.is_compileable})
+    beside = {"supports_early_init": False, "is_compileable": attention.is_compileable, "__reduce__": lambda layer: (_unpickled, (attention, layer.__getstate__()))}
+    return type(f"{attention.__name__}WithStates", (States, attention), beside)
+
+
+def _unpickled(attention: type[Layer], state: dict[str, Any]) -> Layer:
+    """A layer with states as it was pickled: no module has its class by name."""
+    layer = object.__new__(_with_states(attention))
+    layer.__setstate__(state)
+    return layer
 
 
 def with_states(layer: Layer, number_of_states: int, carries: bool) -> Layer:
@@ -341,9 +371,11 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     and its own states, several, have taken those already (single tokens they take without a word to the cache).
     """
     counted = [layer for layer in layers if isinstance(layer, Stored) and not layer.skippable]
-    ahead = next((layer for layer in counted if isinstance(layer, States) and layer.number_of_states == 1 and layer.taken > layer.seen), None)
+    ahead = next((layer for layer in counted if layer.number_of_states == 1 and layer.taken > layer.seen), None)
     if ahead is not None:
         raise ValueError(f"a forward ended half-way on this cache: a recurrent state has taken {ahead.taken} tokens and the attention beside it {ahead.seen}; reset() it and feed all tokens again")
+    if [layer for layer in counted if layer.assigned]:
+        _refuse_uneven([layer for layer in counted if isinstance(layer, Layer)])
     if not counted or counted[0].seen <= counted[-1].seen:
         return
     first, last = counted[0].seen, counted[-1].seen
@@ -356,23 +388,15 @@ def refuse_halved(layers: list, query_length: int = 0, layer_idx: int = 0) -> No
     raise ValueError(f"a forward ended half-way on this cache: the first layer has seen {first} tokens and the last {last}; {repair}")
 
 
-def refuse_repetition(tokens: int, seen: int) -> None:
-    """Raise ValueError where `generate` gives a cache of states alone more tokens than it has `seen`, which are those and what follows.
-
-    From a cache with attention it takes the length seen and gives what follows alone; for states alone it does not, and says nothing.
-    """
-    frame = sys._getframe(1) if tokens > seen > 0 else None
-    while frame is not None:
-        if frame.f_code.co_name == "_prefill" and frame.f_globals.get("__name__") == "transformers.generation.utils":
-            ids = frame.f_locals.get("input_ids")
-            known = frame.f_locals.get("cache")  # None before transformers 5.24
-            if (known is None or all(known.is_linear)) and ids is not None and ids.shape[-1] == tokens:
-                raise ValueError(
-                    f"generate gave this cache, which has seen {seen} tokens, {tokens} more at once, as it does with a whole conversation: it leaves out what was seen for caches with attention only; "
-                    "kvcache.feed(model, new_ids, cache) takes the new ones, and generate then the last of them"
-                )
-            return
-        frame = frame.f_back
+def _refuse_uneven(layers: list[Layer]) -> None:
+    """Raise ValueError where keys and values were assigned to layers so that they differ in the tokens they have seen."""
+    for layer in layers:
+        layer.check_sides()
+    lengths = sorted({layer.seen for layer in layers if layer.is_initialized})
+    if len(lengths) > 1:
+        raise ValueError(f"keys and values were assigned to some layers of this cache, so that layers have seen {' and '.join(map(str, lengths))} tokens: assign those of every layer")
+    for layer in layers:
+        layer.assigned = False
 
 
 def went_ahead(layers: list, layer_idx: int) -> bool:
@@ -403,7 +427,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
 
     All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
-    _check_fed(input_ids, cache)
+    _check_fed(model, input_ids, cache)
     side = ""
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
@@ -433,7 +457,8 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
         for start in range(0, total, size):
             stop = min(total, start + size)
             if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
-                kwargs[f"{side}attention_mask"] = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+                mask = attention_mask[:, 0 if has_attention else seen + start : seen + stop]
+                kwargs[f"{side}attention_mask"] = as_long_as_keys(mask, layers, stop - start)
             if positions is not None and counts_from_zero(type(model)):
                 kwargs["position_ids"] = positions[..., start:stop]
             logits.append(model(**{f"{side}input_ids": input_ids[:, start:stop]}, use_cache=True, **kwargs).logits)
@@ -444,8 +469,10 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     return torch.cat(logits, dim=1)
 
 
-def _check_fed(input_ids: Any, cache: Any) -> None:
-    """Raise ValueError for what is not ids [B, T], and for what is not a cache."""
+def _check_fed(model, input_ids: Any, cache: Any) -> None:
+    """Raise ValueError for what is not ids [B, T], for what is not a cache, and for a model that takes none."""
+    if reason := why_not_prompted(model):
+        raise ValueError(reason)
     if not isinstance(input_ids, torch.Tensor) or input_ids.dim() != 2 or not input_ids.shape[1]:
         got = tuple(input_ids.shape) if isinstance(input_ids, torch.Tensor) else type(input_ids).__name__
         raise ValueError(f"input_ids must be a LongTensor [rows, tokens], with at least one token to feed, got {got}")

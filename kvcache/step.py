@@ -18,11 +18,12 @@ import torch
 import transformers
 
 from . import around
+from .compile_thread import kept_apart
+from .graph import NoGraph, graph, graphs_there_are
 from .single_row import for_single_rows, twin
 
 log = logging.getLogger(__name__)
 
-DECODE = ("eager", "compiled")  # the ways to feed a single token
 FINE, COARSE = 1e-3, 0.05  # relative error of the logits beyond which a graph is wrong, in float32 and in 16 bits: another order of sums stays far below
 
 
@@ -36,11 +37,6 @@ def why_not_compiled() -> str | None:
     return None
 
 
-def wants_compiled(cache: Any) -> bool:
-    """Was this cache made by the catalog with decode="compiled"?"""
-    return (getattr(cache, "parameters", None) or {}).get("decode") == "compiled"
-
-
 # ---------------------------------------------------------------------------------------------------------- the forward
 
 
@@ -52,7 +48,7 @@ def forward_static(model: transformers.PreTrainedModel, backend: str | Callable 
     config = model.config.get_text_config(decoder=True)
     if config._attn_implementation == "sdpa":
         config._attn_implementation = _grouped_attention()
-    return torch.compile(model.forward, fullgraph=True, dynamic=True, backend=backend)
+    return graph(model.forward, dynamic=True, backend=backend)
 
 
 def attend_grouped(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any) -> tuple:
@@ -85,11 +81,11 @@ class Outcome:
 
 
 class CompiledStep:
-    """Single tokens of one model, compiled for those caches that ask for it. One for each model in memory.
+    """Single tokens of one model by torch.compile. One for each model in memory.
 
     `prepare` compiles on a spare cache, so that a failure touches nobody's tokens; until then, and where it failed, a
-    step is eager. Kept by the cache's kind, its parameters and the number of threads, which graphs depend on; another
-    length takes a moment, not a compilation. A call is for those who hold the model's forward lock.
+    step is eager. Outcomes are kept by the cache's class and the number of threads, which graphs depend on; neither
+    parameters nor lengths are in a graph, and of the caches that change their shapes all share one.
     """
 
     def __init__(self, model: transformers.PreTrainedModel, backend: str | Callable = "inductor") -> None:
@@ -109,43 +105,56 @@ class CompiledStep:
         return around.forward_around(twin(self._for_one), self.backend)
 
     def forward_for(self, cache: Any) -> Callable:
-        """The compiled forward for caches like this one, untried."""
+        """The compiled forward for caches like this one, untried; compiled at its first call."""
         return self._static if cache.is_compileable else self._around
 
+    def why_not(self, cache: Any) -> str | None:
+        """Why no step is compiled for this cache here, or None."""
+        if self.model.config.is_encoder_decoder:
+            return "a step is compiled for models without an encoder alone"
+        if getattr(cache, "parameters", None) is None:
+            return "a step is compiled for caches that the catalog made: another one like it is needed to try it"
+        return why_not_compiled() or around.misfit(self.model.config)
+
     def awaits(self, cache: Any) -> bool:
-        """Does this cache ask for a compiled step that is still to be prepared?"""
-        return wants_compiled(cache) and _key(cache) not in self._outcomes
+        """Is a compiled step for caches like this one possible and still to be prepared?"""
+        return _key(cache) not in self._outcomes and self.why_not(cache) is None
 
     def outcome(self, cache: Any) -> Outcome | None:
         """What came of compiling for caches like this one; None where nothing was tried."""
-        return self._outcomes.get(_key(cache)) if wants_compiled(cache) else None
+        return self._outcomes.get(_key(cache))
+
+    def is_ready(self, cache: Any) -> bool:
+        """Is there a compiled step for this cache that has passed its trial?"""
+        outcome = self.outcome(cache)
+        return outcome is not None and not outcome.failure
 
     def prepare(self, cache: Any, trial: Callable[[Callable], tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Compile for caches like this one. `trial(forward)` feeds tokens to a spare one: the last one's logits [V] by `forward`, and eager ones."""
-        start, failure = time.perf_counter(), None
+        start, failure, key = time.perf_counter(), None, _key(cache)
         try:
-            found, expected = trial(self.forward_for(cache))
+            with kept_apart():
+                found, expected = trial(self.forward_for(cache))
             error = float((found - expected).float().norm() / expected.float().norm())
             if not error < (FINE if expected.dtype == torch.float32 else COARSE):  # nor for a nan
                 failure = f"its logits are off by {100 * error:.3g}%"
         except Exception as error:  # whatever a compiler raises is the answer
             failure = _words(error)
-        self._outcomes[_key(cache)] = Outcome(time.perf_counter() - start, failure)
+        self._outcomes[key] = Outcome(time.perf_counter() - start, failure)
 
     def __call__(self, cache: Any, /, **arguments: Any) -> Any:
-        """The forward of one token on `cache`. Where a graph has to be made again and can't be, the step is eager from then on."""
-        outcome = self.outcome(cache)
-        if outcome is None or outcome.failure:
-            return self.model(**arguments)
-        try:
-            return self.forward_for(cache)(**arguments)
-        except torch._dynamo.exc.TorchDynamoException as error:  # raised while tracing, before anything has run
-            self._outcomes[_key(cache)] = Outcome(outcome.seconds, _words(error))
-            return self.model(**arguments)
+        """The forward of one token on `cache`, by a graph that is there; never compiles. Where none fits any more the token is fed eagerly, and a step is to be prepared anew."""
+        if self.is_ready(cache):
+            try:
+                with graphs_there_are():
+                    return self.forward_for(cache)(**arguments)
+            except NoGraph:
+                del self._outcomes[_key(cache)]
+        return self.model(**arguments)
 
 
 def _key(cache: Any) -> tuple:
-    return type(cache), tuple(sorted(cache.parameters.items())), torch.get_num_threads()
+    return type(cache), torch.get_num_threads()
 
 
 def _words(error: Exception) -> str:

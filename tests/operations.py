@@ -7,6 +7,8 @@ kind, fed the resulting tokens in the same pieces. Every operation is tried in b
 """
 
 import copy
+import io
+import pickle
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -218,6 +220,19 @@ def deep_copy(case):
     as_if_fresh(case, twin, ids, BEFORE, AFTER)
 
 
+def pickled(case):
+    """Filled and empty, by pickle; a fork, by torch.save, its parent left alone."""
+    ids = token_ids(2, 70)
+    cache, empty = case.filled(ids), pickle.loads(pickle.dumps(case.cache(narrow=True)))
+    twin = pickle.loads(pickle.dumps(cache))
+    torch.save(cache.fork(), saved := io.BytesIO())
+    saved.seek(0)
+    again = torch.load(saved, weights_only=False)
+    case.feed(empty, ids, BEFORE)
+    for each in (empty, twin, again, cache):
+        as_if_fresh(case, each, ids, BEFORE, AFTER)
+
+
 def fork(case):
     ids = token_ids(2, 70)
     cache = case.filled(ids)
@@ -327,8 +342,6 @@ class Step(torch.nn.Module):
 
 def exported(case):
     ids, cache = token_ids(1, 40), case.cache()
-    if not cache.is_compileable:
-        raise NotImplementedError("is_compileable is False: its shapes change as it fills")
     case.feed(cache, ids, [(0, 30)])
     with torch.no_grad():
         program = torch.export.export(Step(case.model, cache), (ids[:, 30:31],), strict=True).module()
@@ -408,7 +421,7 @@ def step_by_step(model, ids, cache, bounds):
 
 OPERATIONS: dict[str, Callable[[Case], None]] = {
     "plain": plain, "chunked prefill": chunked, "turns": turns, "crop": crop, "reorder": reorder, "beams": beams, "batch": batch,
-    "split": split, "deepcopy": deep_copy, "fork": fork, "save": save, "reset": reset, "drafts": drafts, "left padding": padded,
+    "split": split, "deepcopy": deep_copy, "pickle": pickled, "fork": fork, "save": save, "reset": reset, "drafts": drafts, "left padding": padded,
     "row alone": alone, "compile": compiled, "export": exported, "offload": offload, "move": move, "half": half,
 }  # fmt: skip
 

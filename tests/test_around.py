@@ -17,8 +17,8 @@ from kvcache.conversation import Conversation
 from kvcache.engine import Sampling, feed
 from kvcache.single_row import for_single_rows
 
-SMALL = {"window_length": 16, "num_sink_tokens": 2, "residual_length": 16, "decode": "compiled"}
-AROUND = [name for name, entry in kvcache.ENTRIES.items() if "compile" not in entry.can and "decode" in entry.defaults()]
+SMALL = {"window_length": 16, "num_sink_tokens": 2, "residual_length": 16}
+AROUND = [name for name, entry in kvcache.ENTRIES.items() if "compile" not in entry.can and not entry.for_states and not entry.parts]
 SDPA = [name for name in ARCHITECTURES if name != "gemma2"]  # which caps its scores, and attends eagerly
 
 
@@ -28,7 +28,7 @@ def small(name):
 
 
 def test_the_caches_whose_shapes_change_as_they_fill_can_be_compiled_around():
-    assert AROUND == ["dynamic", "sliding_window", "sink", "quantized"]
+    assert AROUND == ["dynamic", "offloaded", "sliding_window", "sink", "quantized"]
 
 
 @torch.no_grad()
@@ -51,19 +51,14 @@ def test_logits_are_the_eager_ones_with_every_cache_over_chunks_and_single_token
 
 def test_models_with_states_or_chunks_cannot_be_compiled_around():
     for name in (*ARCHITECTURES, *RECURRENT):
-        config = model_of(name).config
-        reasons = kvcache.ENTRIES["dynamic"].disabled_choices("decode", config)
-        assert set(reasons) == (set() if name in ARCHITECTURES else {"compiled"}), name
-    chunked = transformers.Llama4TextConfig(num_hidden_layers=4)
-    assert "chunked_attention" in kvcache.ENTRIES["dynamic"].disabled_choices("decode", chunked)["compiled"]
-    with pytest.raises(ValueError, match="dynamic: .* has layers of type .*, around which no step is compiled"):
-        kvcache.create("dynamic", model_of("bamba"), decode="compiled")
+        assert (around.misfit(model_of(name).config) is None) == (name in ARCHITECTURES), name
+    assert "chunked_attention" in around.misfit(transformers.Llama4TextConfig(num_hidden_layers=4))
 
 
 @pytest.mark.parametrize("name", AROUND)
 def test_a_conversation_is_the_eager_one_over_turns_regenerated_undone_and_released(name):
     loaded, parameters = model_with(Backend()), small(name)
-    talks = [Conversation(loaded, name, {**parameters, "decode": decode}, sampling=Sampling(max_new_tokens=10)) for decode in ("eager", "compiled")]
+    talks = [Conversation(loaded, name, parameters, sampling=Sampling(max_new_tokens=10), decode=decode) for decode in ("eager", "compiled")]
     for talk in talks:
         say(talk, "The keeper counts the ships."), say(talk, "And then?")
         list(talk.regenerate())
@@ -79,10 +74,10 @@ def test_a_conversation_is_the_eager_one_over_turns_regenerated_undone_and_relea
 def test_caches_take_turns_on_one_graph_and_a_static_one_has_its_own():
     backend = Backend()
     loaded = model_with(backend)
-    expected = tokens_of(run(loaded, kvcache.create("dynamic", loaded.model), some_ids(40)))
+    expected = tokens_of(run(loaded, kvcache.create("dynamic", loaded.model), some_ids(40), decode="eager"))
     for _ in range(2):
         for name in ("dynamic", "quantized"):
-            cache = kvcache.create(name, loaded.model, decode="compiled")
+            cache = kvcache.create(name, loaded.model)
             assert tokens_of(run(loaded, cache, some_ids(40))) == expected
     assert backend.count == 1
     assert tokens_of(run(loaded, static(loaded), some_ids(40))) == expected and backend.count == 2
@@ -95,21 +90,20 @@ def test_a_fork_and_a_file_go_on_compiled(tmp_path):
     seen = ids + reply[:-1]
     cache.save(tmp_path / "cache", token_ids=seen)
     opened = kvcache.load(tmp_path / "cache", loaded.model)
-    assert opened.parameters["decode"] == "compiled"
     replies = [tokens_of(run(loaded, copy, reply[-1:], seen, tokens=8)) for copy in (cache.fork(), opened, cache)]
-    eager = kvcache.create("sink", loaded.model, **{**small("sink"), "decode": "eager"})
-    assert replies == [tokens_of(run(loaded, eager, ids, tokens=16))[8:]] * 3
+    eager = kvcache.create("sink", loaded.model, **small("sink"))
+    assert replies == [tokens_of(run(loaded, eager, ids, tokens=16, decode="eager"))[8:]] * 3
 
 
 def test_a_torn_cache_is_refused_and_an_error_inside_an_update_comes_through(monkeypatch):
     loaded = model_with(Backend())
-    cache = kvcache.create("dynamic", loaded.model, decode="compiled")
+    cache = kvcache.create("dynamic", loaded.model)
     run(loaded, cache, some_ids(20), tokens=3)
     monkeypatch.setattr(cache.layers[0], "update", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
     with pytest.raises(MemoryError, match="no room"):
-        feed(loaded, cache, [5])
+        feed(loaded, cache, [5], compiled=True)
     with pytest.raises(ValueError, match="a forward ended inside this DynamicCache, by MemoryError"):
-        feed(loaded, cache, [5])
+        feed(loaded, cache, [5], compiled=True)
 
 
 @pytest.mark.parametrize("given", [{"input_ids": token_ids(2, 1)}, {"input_ids": token_ids(1, 2)}, {"input_ids": token_ids(1, 1), "attention_mask": token_ids(1, 1)}])
@@ -125,14 +119,14 @@ def test_a_model_that_attends_in_another_way_goes_on_eagerly_and_says_why():
     loaded = make_model(num_hidden_layers=1)
     loaded.model.config._attn_implementation = "eager"
     loaded.step.backend = Backend()
-    events = run(loaded, kvcache.create("dynamic", loaded.model, decode="compiled"), some_ids(20))
+    events = run(loaded, kvcache.create("dynamic", loaded.model), some_ids(20))
     assert events[-1].stats.note == "decoded eagerly, because torch.compile failed: ValueError: the model attends by eager, and a step is compiled for sdpa"
-    assert tokens_of(events) == tokens_of(run(loaded, kvcache.create("dynamic", loaded.model), some_ids(20)))
+    assert tokens_of(events) == tokens_of(run(loaded, kvcache.create("dynamic", loaded.model), some_ids(20), decode="eager"))
 
 
 def test_a_graph_that_lost_the_positions_is_not_used(monkeypatch):
     """The trial's tokens differ, so that attention shows where they stand."""
     loaded = model_with(Backend())
     monkeypatch.setattr(around.torch, "full", lambda shape, value, **given: torch.zeros(shape, dtype=torch.long))
-    events = run(loaded, kvcache.create("dynamic", loaded.model, decode="compiled"), some_ids(20), tokens=4)
+    events = run(loaded, kvcache.create("dynamic", loaded.model), some_ids(20), tokens=4)
     assert "its logits are off by" in events[-1].stats.note

@@ -49,6 +49,27 @@ def test_a_file_holds_the_json(tmp_path):
     assert text == config.to_json_string() and json.loads(text)["compute_dtype"] == "float16"
 
 
+def test_transformers_own_generate_takes_a_config_object():
+    """It completes a copy as a dict and unpacks it for its own cache; the object stays as it was."""
+    config = QuantizedCacheConfig(q_group_size=16, residual_length=8)
+    before = dict(config)
+    given = dict(cache_implementation="quantized", cache_config=config, return_dict_in_generate=True)
+    layer = model_of("llama").generate(token_ids(1, 20), max_new_tokens=3, do_sample=False, **given).cache.layers[0]
+    assert (type(layer).__name__, layer.q_group_size, layer.residual_length) == ("QuantoQuantizedLayer", 16, 8)
+    assert dict(config) == before
+
+
+@pytest.mark.parametrize("config,differs", [
+    (QuantizedCacheConfig(), {}),
+    (QuantizedCacheConfig("HQQ", 2, compute_dtype="bfloat16"), {"backend": "hqq", "nbits": 2, "compute_dtype": "bfloat16"}),
+    (StaticCacheConfig(1, 64), {"batch_size": 1, "max_cache_len": 64}),
+])  # fmt: skip
+def test_a_file_of_differences_reads_back_as_the_same_config(config, differs, tmp_path):
+    config.to_json_file(tmp_path / "config.json", use_diff=True)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written == differs and type(config).from_dict(written) == config
+
+
 def test_update_sets_what_it_knows_and_returns_the_rest():
     config = QuantizedCacheConfig()
     assert config.update(nbits=2, backend="HQQ", colour="red") == {"colour": "red"}

@@ -21,8 +21,8 @@ WHOLE = {"paligemma", "unlimited_ocr"}
 APART = {"fsmt"}  # which without a cache hides later tokens only where it is given what its encoder reads, not what that made of it
 TOKENS, PIECES = 40, (7, 9, 1, 1, 12)  # then one by one
 IDS = torch.randint(3, tiny_models.SIZES["vocab_size"] - 2, (1, TOKENS), generator=torch.Generator().manual_seed(1))
-README = (Path(__file__).parents[1] / "README.md").read_text()
-COUNTED = re.search(r"every kind in transformers (\d+\.\d+)", README)[1]  # other versions have other kinds
+PAGE = (Path(__file__).parents[1] / "docs" / "caches.md").read_text()
+COUNTED = re.search(r"every kind in transformers (\d+\.\d+)", PAGE)[1]  # other versions have other kinds
 
 
 def created(model: transformers.PreTrainedModel, name: str) -> transformers.Cache:
@@ -56,14 +56,14 @@ def outcome(model: transformers.PreTrainedModel, name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", KINDS)
-def test_every_kind_is_right_with_every_cache_or_refused_and_the_readme_counts_them(what):
+def test_every_kind_is_right_with_every_cache_or_refused_and_the_page_counts_them(what):
     models = tiny_models.built(KINDS[what])
     found = {(model_type, name): outcome(model, name) for model_type, model in models.items() if model_type not in APART for name in CACHES}
     assert not (wrong := {where: said for where, said in found.items() if said not in ("exact", "refused")}), wrong
     counts = [sum(said == "exact" for (_, cache), said in found.items() if cache == name) for name in CACHES]
     row = " | ".join(map(str, [what, f"{len(models)} of {len(tiny_models.KINDS[KINDS[what]])}", *counts]))
     if transformers.__version__.startswith(f"{COUNTED}."):
-        assert f"| {row} |" in README, f"| {row} |"
+        assert f"| {row} |" in PAGE, f"| {row} |"
 
 
 @pytest.mark.parametrize("name", ["dynamic", "static", "quantized", "mamba"])

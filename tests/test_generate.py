@@ -120,6 +120,58 @@ def test_the_models_own_cache_implementation_does_not_get_in_the_way():
     assert model.generation_config.cache_implementation == settings.cache_implementation == "static"
 
 
+def asking(name, config):
+    """A generation config that asks for a cache."""
+    settings = transformers.GenerationConfig(**GREEDY)
+    settings.cache_implementation, settings.cache_config = name, config
+    return settings
+
+
+@pytest.mark.parametrize("way", [generate, resilient_generate])
+@pytest.mark.parametrize(
+    "given,call,own,expected",
+    [
+        ({}, ("quantized", {"nbits": 2}), (None, None), ("quantized", {"nbits": 2})),
+        ({}, (None, None), ("static", {"max_cache_len": 50}), ("static", {"max_cache_len": 50})),
+        ({}, (None, QuantizedCacheConfig(nbits=2)), ("static", {"max_cache_len": 50}), ("quantized", {"nbits": 2})),
+        (dict(cache_implementation="quantized"), ("quantized", {"nbits": 2}), (None, None), ("quantized", {"nbits": 2})),
+        (dict(cache_implementation="sink"), ("quantized", {"nbits": 2}), ("static", {"max_cache_len": 50}), ("sink", {})),
+        (dict(cache_config={"nbits": 4}), ("quantized", {"nbits": 2}), (None, None), ("quantized", {"nbits": 4})),
+        (dict(cache_config=QuantizedCacheConfig(nbits=2)), (None, None), ("static", {}), ("quantized", {"nbits": 2})),
+    ],
+)
+def test_what_is_not_given_the_generation_config_says_and_else_the_models(way, given, call, own, expected, monkeypatch):
+    model, made = copy.deepcopy(model_of("llama")), spy(monkeypatch)
+    model.generation_config.cache_implementation, model.generation_config.cache_config = own
+    way(model, token_ids(1, 20), generation_config=asking(*call), **given)
+    name, settings = expected
+    assert type(made[0]) is kvcache.ENTRIES[name].cache_class
+    found = made[0].layers[0] if name == "quantized" else made[0]
+    assert {key: getattr(found, key) for key in settings} == settings
+
+
+def test_a_name_of_transformers_alone_in_a_generation_config_is_refused_by_where_it_stands():
+    model = copy.deepcopy(model_of("llama"))
+    model.generation_config.cache_implementation = "paged"
+    with pytest.raises(ValueError, match=r"model.generation_config asks for cache_implementation='paged', which kvcache has not; there are dynamic, static"):
+        generate(model, token_ids(1, 9), **GREEDY)
+    assert generate(model, token_ids(1, 9), cache_implementation="dynamic", **GREEDY).shape == (1, 21)
+
+
+def test_a_rung_of_the_ladder_is_made_without_what_the_generation_config_says_of_the_first(monkeypatch):
+    tried = []
+    monkeypatch.setattr(LIBRARY, "_attempt", lambda *args, **kwargs: tried.append((kwargs["cache_implementation"], kwargs["cache_config"])) or (None, "full"))
+    with pytest.raises(torch.OutOfMemoryError):
+        resilient_generate(model_of("llama"), token_ids(1, 9), generation_config=asking(None, {"max_cache_len": 50}), ladder=("offloaded",), cache_implementation="static")
+    assert tried == [("static", {"max_cache_len": 50}), ("offloaded", {})]
+
+
+def test_max_cache_len_of_a_generation_config_is_the_room_that_is_made(monkeypatch):
+    made = spy(monkeypatch)
+    generate(model_of("llama"), token_ids(1, 20), generation_config=transformers.GenerationConfig(cache_implementation="static", max_cache_len=77, **GREEDY))
+    assert made[0].max_cache_len == 77
+
+
 @pytest.mark.parametrize(
     "name,config,message",
     [
@@ -129,7 +181,7 @@ def test_the_models_own_cache_implementation_does_not_get_in_the_way():
         ("quantized", {"nbits": 3}, "nbits must be 8, 4 or 2 for native, got 3"),
         ("quantized", {"colour": 3}, "QuantizedCacheConfig has no 'colour'"),
         ("sink", QuantizedCacheConfig(), "cache_config is for 'quantized' and cache_implementation is 'sink'"),
-        ("static", StaticCacheConfig(batch_size=3, max_cache_len=64), "made for batch_size 3 and was given keys of batch_size 2"),
+        ("static", StaticCacheConfig(batch_size=3, max_cache_len=64), "allocated for batch 3, .* got batch 2"),
         ("static", {"max_cache_len": 16}, "StaticCache is full"),
         ("hybrid", {}, "llama has no sliding-window layers"),
         ("mamba", {}, "llama has|attention"),

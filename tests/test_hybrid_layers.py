@@ -1,6 +1,7 @@
 """Layers that hold keys and values beside a recurrent state, and models with layers of both kinds: no operation forgets either half."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -37,6 +38,7 @@ def done(operation):
 
 OPERATIONS = {
     "saved and loaded": (again, [0, 1]),
+    "pickled": (lambda cache, model, tmp_path: pickle.loads(pickle.dumps(cache)), [0, 1]),
     "reordered": (done(lambda cache: cache.reorder_cache(SWAP)), [1, 0]),
     "selected": (done(lambda cache: cache.batch_select_indices(torch.tensor([1]))), [1]),
     "repeated": (done(lambda cache: cache.batch_repeat_interleave(2)), [0, 0, 1, 1]),

@@ -1,6 +1,7 @@
 """What users of transformers 4.48 know of a cache: indexing, the legacy form, batch splits, update's old keywords."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import transformers
 from architectures import logits_with_cache, logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache import CropError, DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
+from kvcache import CropError, DynamicCache, EncoderDecoderCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)  # fp32 sums in another order
 CONFIG = model_of("llama").config
@@ -234,6 +235,38 @@ def test_the_usable_length_is_what_the_next_tokens_will_attend_to():
         static.get_usable_length(3)
 
 
+ASKED = {"llama": suited("llama"), "gemma2": suited("gemma2"), "jamba": suited("jamba")}
+
+
+@pytest.mark.parametrize("architecture,name", [(architecture, name) for architecture, names in ASKED.items() for name in names])
+def test_attention_that_asks_for_the_usable_length_before_it_updates_is_told_what_it_will_get(architecture, name):
+    """As 4.4x's attention does in every layer: what it is told and the new tokens are the rows of its mask, or in static shapes those that are not masked."""
+    model, ids = model_of(architecture), token_ids(1, 60)
+    known = {parameter.name for parameter in kvcache.ENTRIES[name].parameters}
+    narrow = {"window_length": 16, "residual_length": 16, "max_cache_len": 64}
+    cache = kvcache.create(name, model, **{key: value for key, value in narrow.items() if key in known})
+    update, told = cache.update, []
+
+    def asking(keys, values, layer_idx, *args, **kwargs):
+        seen, n = cache.get_seq_length(layer_idx), keys.shape[2]
+        usable = cache.get_usable_length(n, layer_idx)
+        attended = update(keys, values, layer_idx, *args, **kwargs)
+        rows = getattr(cache.layers[layer_idx], "max_cache_len", None)
+        told.append(usable == (min(seen, rows - 1) if rows else attended[0].shape[2] - n))
+        return attended
+
+    cache.update = asking
+    first = 40 if architecture == "jamba" else 30
+    logits_with_cache(model, ids, cache, [(0, first), *((i, i + 1) for i in range(first, 50))] + [(50, 60)] * (architecture != "jamba"))
+    assert len(told) > 20 and all(told)
+
+
+def test_the_usable_length_of_a_pair_is_its_decoders():
+    cache = EncoderDecoderCache(SlidingWindowCache(CONFIG, window_length=16), DynamicCache())
+    cache.self_attention_cache.update(*states(tokens=20), 0)
+    assert [cache.get_usable_length(1, layer_idx) for layer_idx in (0, 1)] == [15, 0]
+
+
 def test_seen_tokens_warns():
     with pytest.warns(FutureWarning, match="get_seq_length"):
         assert filled(DynamicCache()).seen_tokens == 30
@@ -349,3 +382,96 @@ def test_rows_that_do_not_go_behind_those_held_are_refused_and_nothing_has_chang
     fresh = filled(everything(name))
     assert [layer.get_seq_length() for layer in cache.layers] == [30, 30]
     assert all(torch.equal(a, b) for ours, theirs in zip(cache, fresh) for a, b in zip(ours, theirs))
+
+
+# Names that 4.48 has beside those of transformers 5
+
+
+def test_cropping_by_its_old_names():
+    cache, pair = filled(DynamicCache()), EncoderDecoderCache(self_attention_cache=filled(DynamicCache()), cross_attention_cache=DynamicCache())
+    cache.crop(max_length=-10)
+    pair.crop(maximum_length=12)
+    assert (cache.get_seq_length(), pair.get_seq_length()) == (20, 12)
+
+
+def test_a_number_of_layers_says_nothing():
+    legacy = filled(DynamicCache(num_hidden_layers=2)).to_legacy_cache()
+    cache = DynamicCache.from_legacy_cache(legacy, 2)
+    parts = cache.batch_split(2, 1, num_hidden_layers=2)
+    assert torch.equal(DynamicCache.from_batch_splits(parts, num_hidden_layers=2)[1][0], legacy[1][0])
+    pair = EncoderDecoderCache(cache, DynamicCache())
+    assert EncoderDecoderCache.from_batch_splits(pair.batch_split(2, 1, 2), 2).get_seq_length() == 30
+
+
+@pytest.mark.parametrize("made", [StaticCache, kvcache.OffloadedStaticCache, kvcache.HybridCache, SlidingWindowCache])
+def test_static_caches_say_what_they_were_made_for(made):
+    config = {kvcache.HybridCache: model_of("gemma2"), SlidingWindowCache: model_of("mistral")}.get(made, model_of("llama")).config
+    cache = made(config, 3, 64, "cpu", torch.bfloat16)
+    assert (cache.max_batch_size, cache.max_cache_len, cache.dtype, str(cache.device)) == (3, 64, torch.bfloat16, "cpu")
+    assert (cache.num_key_value_heads, cache.head_dim) == (2, 16) == tuple(cache.layers[0].keys.shape[1::2])
+    later = made(config, max_cache_len=64)
+    assert (later.max_batch_size, later.dtype, later.device) == (None, None, None)
+    later.update(*states(rows=2), 0)
+    assert (later.max_batch_size, later.dtype, str(later.device)) == (2, torch.float32, "cpu")
+
+
+def test_quantised_caches_say_how_they_round():
+    settings = dict(nbits=8, axis_key=1, axis_value=0, q_group_size=32, residual_length=96, compute_dtype=torch.float16, device="cpu")
+    cache = kvcache.HQQQuantizedCache(kvcache.QuantizedCacheConfig("HQQ", **settings))
+    assert {name: getattr(cache, name) for name in settings} == settings
+    assert QuantizedCache().q_group_size == 64
+    with pytest.raises(AttributeError):
+        cache.nbits = 2  # nothing would follow from it
+
+
+def test_a_mamba_cache_knows_its_sizes():
+    one, two = kvcache.MambaCache(model_of("mamba").config, 2, torch.float16), kvcache.MambaCache(model_of("mamba2").config)
+    assert (one.max_batch_size, one.dtype, one.intermediate_size, one.ssm_state_size, one.conv_kernel_size) == (2, torch.float16, 128, 8, 4)
+    assert (two.max_batch_size, two.dtype, two.intermediate_size) == (None, None, 128)
+
+
+def test_states_are_read_as_one_tensor():
+    cache = kvcache.MambaCache(model_of("mamba").config, 2)
+    kvcache.feed(model_of("mamba"), token_ids(2, 9), cache)
+    whole = torch.stack(list(cache.ssm_states))
+    assert cache.ssm_states.shape == whole.shape == (2, 2, 128, 8) and cache.ssm_states.dtype == torch.float32
+    for index in (0, -1, (1, 0), (0, slice(1), 5), (slice(None), 1), (..., 3), slice(1, 2), torch.tensor([1, 0])):
+        assert torch.equal(cache.ssm_states[index], whole[index])
+    assert torch.equal(cache.ssm_states, whole) and torch.equal(cache.ssm_states.sum(0), whole.sum(0))
+    with pytest.raises(AttributeError, match="zero_ would change a copy"):
+        cache.ssm_states.zero_()
+    with pytest.raises(ValueError, match="allocated by the first tokens"):
+        kvcache.MambaCache(model_of("mamba").config).conv_states[0, 0]
+
+
+def test_states_are_assigned_as_one_tensor_and_held():
+    cache, whole = kvcache.MambaCache(model_of("mamba").config, 2), torch.randn(2, 2, 128, 4, generator=torch.Generator().manual_seed(0))
+    cache.conv_states[0] = whole[0]
+    cache.conv_states[1, 0] = whole[1, 0]
+    cache.conv_states[1:, 1] = whole[1:, 1]
+    cache.conv_states[0] += 1
+    assert torch.equal(cache.conv_states, torch.stack([whole[0] + 1, whole[1]]))
+    assert torch.equal(cache.fork().conv_states, cache.conv_states) and cache.has_previous_state()
+
+
+@pytest.mark.parametrize("backend,axes", [("quanto", (-1, 0)), ("hqq", (0, 1)), ("native", (0, 1))])
+def test_a_backend_by_name_is_its_class_and_takes_4_48s_axes(backend, axes, tmp_path):
+    model, ids = model_of("llama"), token_ids(2, 60)
+    settings = dict(zip(("axis_key", "axis_value"), axes), residual_length=16, q_group_size=32)
+    cache = kvcache.create("quantized", model, backend=backend, **settings)
+    assert type(cache) is {"quanto": kvcache.QuantoQuantizedCache, "hqq": kvcache.HQQQuantizedCache, "native": QuantizedCache}[backend]
+    assert cache.layers[0].axes == {"key": "channel", "value": "token"} and (cache.axis_key, cache.axis_value) == axes
+    logits_with_cache(model, ids, cache, [(0, 59)])
+    cache.save(tmp_path / "it")
+    others = [kvcache.load(tmp_path / "it", model), cache.fork(), pickle.loads(pickle.dumps(cache)), copy.deepcopy(cache), type(cache).from_batch_splits(cache.batch_split(2, 1))]
+    expected = logits_with_cache(model, ids[:, 59:], cache, [(0, 1)])
+    assert all(type(other) is type(cache) and torch.equal(logits_with_cache(model, ids[:, 59:], other, [(0, 1)]), expected) for other in others)
+    made = kvcache.generate.__globals__["make_cache"](model, "quantized", {"backend": backend})
+    assert type(made) is type(cache)
+
+
+def test_an_axis_that_a_backend_does_not_know_is_named():
+    with pytest.raises(ValueError, match=r"axis_key must be 0 \(per token\) or -1 \(per channel\) for quanto.*got 1"):
+        kvcache.create("quantized", model_of("llama"), backend="quanto", axis_key=1)
+    with pytest.raises(ValueError, match="axis_value must be one of auto, channel, token, 0, 1, -1, got 2"):
+        kvcache.create("quanto", model_of("llama"), axis_value=2)

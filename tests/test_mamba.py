@@ -369,7 +369,7 @@ def test_generate_on_a_filled_cache_is_refused_the_old_tokens_and_goes_on_with_t
     cache = kvcache.create("mamba", model)
     said = model.generate(ids[:, :12], cache_params=cache, **settings)
     whole = torch.cat([said, ids[:, 12:]], dim=1)
-    with pytest.raises(ValueError, match="seen 17 tokens, 22 more at once, as it does with a whole conversation"):
+    with pytest.raises(ValueError, match="seen 17 tokens, 22 at once, as it does with a whole conversation"):
         model.generate(whole, cache_params=cache, **settings)
     kvcache.feed(model, whole[:, 17:-1], cache)
     assert torch.equal(model.generate(whole[:, -1:], cache_params=cache, **settings)[:, 1:], model.generate(whole, **settings)[:, 22:])

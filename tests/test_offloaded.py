@@ -129,7 +129,7 @@ def test_static_layers_take_turns_in_two_buffers_and_the_first_one_stays():
     cache = OffloadedStaticCache(model.config, max_cache_len=64, link=StandIn(late=True))
     logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
     places, link = where(cache), cache.only_link
-    homes = [layer.keys.data_ptr() for layer in cache.layers]
+    homes = [layer.key_rows.data.data_ptr() for layer in cache.layers]
     buffers = [cache._slot(index)[0].data.data_ptr() for index in range(1, LAYERS)]
     assert buffers[0] == buffers[2] and buffers[1] == buffers[3] and len({*homes, *buffers}) == LAYERS + 2
     link.log.clear()
@@ -137,7 +137,7 @@ def test_static_layers_take_turns_in_two_buffers_and_the_first_one_stays():
     assert places[5:] == [[1], [1, 2], [2, 3], [3, 4], [4]] and places[0] == [1]
     back = [shape for what, shape in link.log if what == "evict"]
     assert back[2:] == [(1, 2, 1, 16)] * 2 * (2 * (LAYERS - 1) - 1), back  # only what each step wrote goes back
-    assert [layer.keys.data_ptr() for layer in cache.layers] == homes
+    assert [layer.key_rows.data.data_ptr() for layer in cache.layers] == homes
     assert [cache._slot(index)[0].data.data_ptr() for index in range(1, LAYERS)] == buffers
 
 

@@ -5,12 +5,13 @@ these tests fail, and the cache would be silently wrong again.
 """
 
 import pytest
+import tiny_models
 import torch
 import transformers
 from architectures import ROTARY, logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache import padding
+from kvcache import padding, upstream_quirks
 
 GREEDY = dict(max_new_tokens=4, do_sample=False)
 REFUSED = "SinkCache cannot take left-padded rows: their padding would be kept as their first tokens"
@@ -31,10 +32,37 @@ def test_a_window_on_bloom_refuses_padding_which_its_bias_counts():
     config = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
     model, (ids, mask) = transformers.BloomForCausalLM(config).eval(), padded(tokens=30)
     cache = kvcache.create("sliding_window", model, window_length=24)
-    with pytest.raises(ValueError, match="SlidingWindowCache cannot take left-padded rows"):
+    with pytest.raises(ValueError, match="SlidingWindowCache cannot take left-padded rows: bloom counts its position bias over the whole mask"):
         model.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY)
     assert cache.get_seq_length() == 0
     assert model.generate(token_ids(2, 30), past_key_values=cache, **GREEDY).shape == (2, 34)
+
+
+@pytest.mark.parametrize("name", ["static", "offloaded_static", "sliding_window"])
+@torch.no_grad()
+def test_bloom_says_which_mask_its_bias_needs_where_the_keys_are_of_another_length(name):
+    """Its bias is as long as the mask, and was added to scores as long as the keys."""
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=64, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=None)
+    model, ids = transformers.BloomForCausalLM(config).eval(), token_ids(2, 30)
+    cache = kvcache.create(name, model, **({"window_length": 16} if name == "sliding_window" else {"max_cache_len": 40}))
+    exact, ones = logits_without_cache(model, ids), torch.ones(2, 30, dtype=torch.long)
+    model(ids[:, :20], past_key_values=cache)
+    for tokens in (1, 10):
+        with pytest.raises(ValueError, match="leave the mask out where nothing is padded"):
+            model(ids[:, 20 : 20 + tokens], attention_mask=ones[:, : 20 + tokens], past_key_values=cache)
+        assert cache.get_seq_length() == 20 and not cache.torn
+    if name != "sliding_window":
+        whole = torch.nn.functional.pad(ones, (0, 10))
+        torch.testing.assert_close(model(ids[:, 20:], attention_mask=whole, past_key_values=cache).logits, exact[:, 20:], atol=2e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_feed_fills_the_mask_of_bloom_on_static_keys():
+    model, (ids, mask) = tiny_models.build("bloom"), padded(tokens=24)
+    cache = kvcache.create("static", model, max_cache_len=40)
+    exact = model(ids, attention_mask=mask).logits
+    pieces = [kvcache.feed(model, ids[:, a:b], cache, attention_mask=mask[:, :b]) for a, b in ((0, 16), (16, 17), (17, 24))]
+    torch.testing.assert_close(torch.cat(pieces, dim=1)[mask.bool()], exact[mask.bool()], atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ROTARY)
@@ -77,6 +105,16 @@ def test_a_later_piece_with_padding_is_refused_and_changes_nothing():
         model(ids[:, :3], attention_mask=torch.ones(2, 23), past_key_values=cache)
 
 
+def test_padding_behind_tokens_is_refused_for_what_it_is():
+    model, ids = model_of("llama"), token_ids(2, 24)
+    cache, mask = sink(model), torch.ones(2, 24)
+    mask[0, -2:] = 0
+    with torch.no_grad():
+        model(ids[:, :20], past_key_values=cache)
+        with pytest.raises(ValueError, match="SinkCache cannot take rows with padding behind tokens: once tokens are evicted, a mask"):
+            model(ids[:, 20:], attention_mask=mask, past_key_values=cache)
+
+
 def test_looking_costs_nothing_at_single_tokens(monkeypatch):
     model, looked = model_of("llama"), []
     monkeypatch.setattr("kvcache.cache.mask_of_forward", lambda: looked.append(1))
@@ -102,8 +140,8 @@ def test_caches_that_take_padding_do_not_look(monkeypatch):
 
 
 def test_a_mask_of_another_shape_or_asker_is_none():
-    assert padding.mask_of_forward() is None
-    padding.refuse_padding("It", None)
+    assert upstream_quirks.mask_of_forward() is None
+    padding.refuse_padding(None, None)
 
 
 @pytest.mark.parametrize("length", [10, 20, 30, 50])

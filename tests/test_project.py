@@ -15,7 +15,7 @@ from kvcache import extras, versions
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
-    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.whole", "kvcache.half_quadratic", "kvcache.quantize", "kvcache.kernels", "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.padding", "kvcache.pictures", "kvcache.state", "kvcache.configs", "kvcache.weights", "kvcache.files", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
+    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.upstream_quirks", "kvcache.read_only", "kvcache.whole", "kvcache.half_quadratic", "kvcache.quantize", "kvcache.kernels", "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.key_cache", "kvcache.padding", "kvcache.pictures", "kvcache.state", "kvcache.configs", "kvcache.weights", "kvcache.files", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.single_row", "kvcache.compile_thread", "kvcache.graph", "kvcache.around", "kvcache.step", "kvcache.memory",
     "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
     "kvcache.conversation", "kvcache.speed", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
 ]  # fmt: skip

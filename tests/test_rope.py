@@ -1,11 +1,13 @@
 """Rotating by a distance is what the model itself does, and models where it is not are refused with the reason."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
 from architectures import COMMON, ROTARY, model_of
 
-from kvcache import SinkCache, create
+from kvcache import DynamicCache, SinkCache, create, feed
 from kvcache.rope import Rope, RopeError, rope_for, verify_rope
 
 
@@ -89,6 +91,30 @@ def test_a_model_that_does_not_behave_like_its_config_is_caught():
     with pytest.raises(RopeError, match="layer 0"):
         verify_rope(model, Rope(rope_for(model.config).frequencies * 2), [0, 1])
     create("sink", model)
+
+
+class Wrapped(torch.nn.Module):
+    """A model in a wrapper that drops positions, as PEFT's prompt tuning does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, position_ids=None, **kwargs):
+        return self.model(**kwargs)
+
+
+def test_keys_that_take_no_positions_are_said_to_take_none():
+    with pytest.raises(RopeError, match="this Wrapped computes the same keys whatever position_ids it is given"):
+        create("sink", Wrapped(model_of("llama")))
+
+
+def test_prompt_tuning_is_refused_for_what_it_does_by_every_cache():
+    model = Wrapped(model_of("llama"))
+    model.active_peft_config = SimpleNamespace(is_prompt_learning=True, peft_type="PROMPT_TUNING", num_virtual_tokens=4)
+    for refused in (lambda: create("sink", model), lambda: create("dynamic", model), lambda: feed(model, torch.ones(1, 3, dtype=torch.long), DynamicCache())):
+        with pytest.raises(ValueError, match="PEFT's PROMPT_TUNING puts its 4 virtual tokens before every forward"):
+            refused()
 
 
 def test_latent_attention_is_refused_since_its_cached_keys_carry_no_positions():

@@ -296,18 +296,18 @@ def test_no_two_contenders_look_alike_where_only_their_points_show():
     assert marks == ["circle", "diamond", "square"]
 
 
-def test_the_readmes_table_comes_from_the_json(tmp_path, monkeypatch, capsys):
+def test_the_pages_table_comes_from_the_json(tmp_path, monkeypatch, capsys):
     (tmp_path / "speed.json").write_text(a_report().to_json())
     (tmp_path / "README.md").write_text("a\n<!-- speed -->\nold\n<!-- /speed -->\nb")
-    monkeypatch.setattr("sys.argv", ["report", "--speed", str(tmp_path / "speed.json"), "--readme", str(tmp_path / "README.md")])
+    monkeypatch.setattr("sys.argv", ["report", "--speed", str(tmp_path / "speed.json"), "--write", "--pages", str(tmp_path)])
     report.main()
     text = (tmp_path / "README.md").read_text()
     assert "| Native 4-bit, decoded | 5.00 | - | - | - | - |" in text and "old" not in text and text.startswith("a\n") and text.endswith("\nb")
     assert "A quick run" not in text
 
 
-def test_the_readme_has_a_place_for_the_table():
-    text = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+def test_the_page_has_a_place_for_the_table():
+    text = (Path(__file__).resolve().parent.parent / "docs" / "measured.md").read_text()
     assert "\npython -m kvcache.measure speed\n" in text and "| a |" in report.put(text, "speed", "| a |")
 
 

@@ -3,20 +3,25 @@
 Graphs are traced by dynamo and run as they are, which needs no compiler; tests/test_inductor.py builds one for real.
 """
 
+import gc
+import subprocess
+import sys
 import sysconfig
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from tiny_chat import make_model, reader, some_ids
 
 import kvcache
-from kvcache import step
+from kvcache import compile_thread, step
 from kvcache.conversation import Conversation
 from kvcache.engine import Compiling, Done, Sampling, Token, feed, generate_tokens
 from kvcache.step import CompiledStep
 
+BOTH = ("eager", "compiled")
 WORDS = ("The keeper counts the ships.", "And then?", "Who remembers the code?")
 
 
@@ -38,7 +43,6 @@ class Backend:
 def a_machine_with_a_compiler(monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(step, "why_not_compiled", lambda: None)
-    monkeypatch.setattr("kvcache.caches.decode.why_not_compiled", lambda: None)
 
 
 def model_with(backend, kind="llama", **changes):
@@ -47,12 +51,12 @@ def model_with(backend, kind="llama", **changes):
     return loaded
 
 
-def static(loaded, length=256, decode="compiled", name="static"):
-    return kvcache.create(name, loaded.model, max_cache_len=length, decode=decode)
+def static(loaded, length=256, name="static"):
+    return kvcache.create(name, loaded.model, max_cache_len=length)
 
 
-def run(loaded, cache, ids, seen=(), stop=None, tokens=12):
-    return list(generate_tokens(loaded, cache, ids, seen, Sampling(max_new_tokens=tokens), stop))
+def run(loaded, cache, ids, seen=(), stop=None, tokens=12, decode="compiled"):
+    return list(generate_tokens(loaded, cache, ids, seen, Sampling(max_new_tokens=tokens), stop, decode=decode))
 
 
 def tokens_of(events):
@@ -60,7 +64,7 @@ def tokens_of(events):
 
 
 def chat(loaded, decode="compiled", length=512):
-    return Conversation(loaded, "static", {"max_cache_len": length, "decode": decode}, sampling=Sampling(max_new_tokens=10))
+    return Conversation(loaded, "static", {"max_cache_len": length}, sampling=Sampling(max_new_tokens=10), decode=decode)
 
 
 def say(conversation, text):
@@ -72,7 +76,7 @@ def test_compiled_tokens_are_the_eager_ones_for_two_lengths_and_past_the_window(
     backend = Backend()
     loaded = model_with(backend, kind)
     for length in (128, 192):
-        replies = [tokens_of(run(loaded, static(loaded, length, decode, name), some_ids(40), tokens=30)) for decode in step.DECODE]
+        replies = [tokens_of(run(loaded, static(loaded, length, name), some_ids(40), tokens=30, decode=decode)) for decode in BOTH]
         assert replies[0] == replies[1]
     assert backend.count == 1, "another length is another number in the same graph"
 
@@ -84,16 +88,16 @@ def test_single_tokens_take_the_graph_and_prompts_do_not(monkeypatch):
     graph = loaded.step._static
     monkeypatch.setitem(vars(loaded.step), "_static", lambda **given: calls.append(given["input_ids"].shape) or graph(**given))
     run(loaded, cache, some_ids(9), some_ids(40), tokens=4)
-    run(loaded, static(loaded, decode="eager"), some_ids(9), tokens=4)
+    run(loaded, static(loaded), some_ids(9), tokens=4, decode="eager")
     assert calls == [(1, 1)] * 3
 
 
 def test_logits_of_grouped_heads_are_the_eager_ones():
     loaded = model_with(Backend(), num_attention_heads=4, num_key_value_heads=2)
-    ours, eager = static(loaded), static(loaded, decode="eager")
+    ours, eager = static(loaded), static(loaded)
     run(loaded, ours, some_ids(30), tokens=1), run(loaded, eager, some_ids(30), tokens=1)
     for token in some_ids(5, seed=1):
-        torch.testing.assert_close(feed(loaded, ours, [token]), feed(loaded, eager, [token]), atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(feed(loaded, ours, [token], compiled=True), feed(loaded, eager, [token]), atol=2e-4, rtol=1e-4)
     assert loaded.model.config._attn_implementation == "sdpa", "others go on attending as they did"
 
 
@@ -112,7 +116,7 @@ def test_compiling_is_said_first_and_once_and_no_time_counts_it():
 
 def test_a_conversation_is_the_eager_one_over_turns_regenerated_undone_and_released():
     loaded = model_with(Backend())
-    talks = [chat(loaded, decode) for decode in step.DECODE]
+    talks = [chat(loaded, decode) for decode in BOTH]
     for talk in talks:
         say(talk, WORDS[0]), say(talk, WORDS[1])
         list(talk.regenerate())
@@ -135,23 +139,31 @@ def test_a_fork_and_a_file_decode_compiled_too_and_leave_their_parent_alone(tmp_
     cache.save(tmp_path / "cache", token_ids=seen)
     copies = [cache.fork(), kvcache.load(tmp_path / "cache", loaded.model), cache]
     replies = [tokens_of(run(loaded, copy, reply[-1:], seen, tokens=8)) for copy in copies]
-    assert replies == [tokens_of(run(loaded, static(loaded, decode="eager"), ids, tokens=16))[8:]] * 3
+    assert replies == [tokens_of(run(loaded, static(loaded), ids, tokens=16, decode="eager"))[8:]] * 3
     assert backend.count == 1
 
 
-def test_a_file_opens_eagerly_where_nothing_can_be_compiled(tmp_path, monkeypatch):
+def test_a_file_of_the_time_when_decode_was_a_caches_opens(tmp_path):
     loaded = model_with(Backend())
     cache = static(loaded)
     run(loaded, cache, some_ids(30), tokens=1)
+    cache.parameters = {**cache.parameters, "decode": "compiled"}
     cache.save(tmp_path / "cache")
-    monkeypatch.setattr("kvcache.caches.decode.why_not_compiled", lambda: "no compiler")
     opened = kvcache.load(tmp_path / "cache", loaded.model)
-    assert opened.parameters == {"max_cache_len": 256, "decode": "eager"} and opened.get_seq_length() == 30
+    assert opened.parameters == {"max_cache_len": 256} and opened.get_seq_length() == 30
+
+
+def test_a_cache_takes_no_decode_and_says_where_it_is_chosen():
+    for name in ("static", "dynamic", "quanto"):
+        with pytest.raises(ValueError, match="where the model is run, by decode= of Conversation and generate_tokens"):
+            kvcache.create(name, make_model().model, decode="compiled")
+    with pytest.raises(ValueError, match="decode must be one of auto, eager, compiled, got 'fast'"):
+        Conversation(make_model(), "dynamic", decode="fast")
 
 
 def test_sessions_of_one_model_in_two_threads_and_a_second_model_get_their_own_replies():
     loaded, other = model_with(Backend()), model_with(Backend(), num_key_value_heads=4)
-    expected = {model.model: tokens_of(run(model, static(model, decode="eager"), some_ids(30))) for model in (loaded, other)}
+    expected = {model.model: tokens_of(run(model, static(model), some_ids(30), decode="eager")) for model in (loaded, other)}
     found = []
     threads = [
         threading.Thread(target=lambda model=model: found.append((model.model, tokens_of(run(model, static(model), some_ids(30))))))
@@ -167,7 +179,7 @@ def test_sessions_of_one_model_in_two_threads_and_a_second_model_get_their_own_r
 def test_stop_pressed_while_it_compiles_ends_the_reply_before_its_first_token():
     loaded, stop = model_with(Backend()), threading.Event()
     events = []
-    for event in generate_tokens(loaded, static(loaded), some_ids(30), stop=stop):
+    for event in generate_tokens(loaded, static(loaded), some_ids(30), stop=stop, decode="compiled"):
         events.append(event)
         stop.set()
     assert [type(event) for event in events] == [Compiling, Done] and events[-1].reason == "stopped"
@@ -180,7 +192,7 @@ def test_where_compiling_fails_replies_are_eager_and_say_why_and_it_is_not_tried
     loaded = model_with(backend)
     cache = static(loaded)
     events = run(loaded, cache, some_ids(30))
-    assert tokens_of(events) == tokens_of(run(loaded, static(loaded, decode="eager"), some_ids(30)))
+    assert tokens_of(events) == tokens_of(run(loaded, static(loaded), some_ids(30), decode="eager"))
     for reply in (events, run(loaded, static(loaded), some_ids(30))):
         assert reply[-1].stats.note == "decoded eagerly, because torch.compile failed: OSError: no such"
     assert backend.count == 1
@@ -188,15 +200,16 @@ def test_where_compiling_fails_replies_are_eager_and_say_why_and_it_is_not_tried
     assert "decoded eagerly" in say(talk, WORDS[0]).stats.note
 
 
-def test_a_graph_that_has_to_be_made_again_and_cannot_be_ends_no_reply():
-    loaded = model_with(Backend(fails=2))
-    expected, cache, found = tokens_of(run(loaded, static(loaded, decode="eager"), some_ids(30))), static(loaded), []
-    for event in generate_tokens(loaded, cache, some_ids(30), (), Sampling(max_new_tokens=12)):
+def test_a_graph_that_no_longer_fits_ends_no_reply_and_none_is_made_while_it_is_written():
+    backend = Backend()
+    loaded = model_with(backend)
+    expected, cache, found = tokens_of(run(loaded, static(loaded), some_ids(30), decode="eager")), static(loaded), []
+    for event in generate_tokens(loaded, cache, some_ids(30), (), Sampling(max_new_tokens=12), decode="compiled"):
         found.append(event)
         if isinstance(event, Token) and event.index == 4:
             torch._dynamo.reset()  # as when something that the graph depends on has changed
     assert tokens_of(found) == expected and cache.get_seq_length() == 41
-    assert "torch.compile failed: OSError" in found[-1].stats.note
+    assert backend.count == 1 and loaded.step.outcome(cache) is None, "the next reply prepares it anew"
 
 
 def test_a_graph_with_other_logits_is_not_used():
@@ -206,35 +219,125 @@ def test_a_graph_with_other_logits_is_not_used():
     loaded = model_with(wrong)
     events = run(loaded, static(loaded), some_ids(30))
     assert events[-1].stats.note == "decoded eagerly, because torch.compile failed: its logits are off by 100%"
-    assert tokens_of(events) == tokens_of(run(loaded, static(loaded, decode="eager"), some_ids(30)))
+    assert tokens_of(events) == tokens_of(run(loaded, static(loaded), some_ids(30), decode="eager"))
 
 
-def test_a_machine_without_compiler_or_headers_says_which_and_greys_the_choice_out(monkeypatch):
+def test_a_machine_without_compiler_or_headers_says_which_and_decodes_eagerly(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("CXX", "g++-of-my-own")
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "no g++-of-my-own" in step.why_not_compiled()
-    config = make_model().config
-    for name in ("static", "hybrid"):
-        assert set(kvcache.ENTRIES[name].disabled_choices("decode", config)) == {"compiled"}
-        assert kvcache.ENTRIES[name].disabled_choices("max_cache_len", config) == {}
-    with pytest.raises(ValueError, match="static: torch.compile builds C.., and this machine has no g..-of-my-own"):
-        kvcache.create("static", config, decode="compiled")
-    assert kvcache.create("static", config).parameters["decode"] == "eager"
+    loaded, started = model_with(Backend()), []
+    monkeypatch.setattr(compile_thread, "start", started.append)
+    quiet, asked = (run(loaded, static(loaded), some_ids(9), tokens=4, decode=decode)[-1].stats.note for decode in ("auto", "compiled"))
+    assert quiet == "" and not started and "decoded eagerly: torch.compile builds C++, and this machine has no g++-of-my-own" in asked
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
     assert "python3-dev" in step.why_not_compiled()
 
 
-def test_generate_which_compiles_by_settings_of_its_own_says_so():
-    model = make_model().model
-    with pytest.raises(ValueError, match="model.generate compiles by its own compile_config="):
-        kvcache.generate(model, torch.tensor([some_ids(4)]), cache_implementation="static", cache_config={"decode": "compiled"})
+def test_an_encoder_and_a_cache_that_nobody_can_make_again_are_decoded_eagerly():
+    assert "without an encoder" in CompiledStep(reader().model).why_not(kvcache.create("encoder_decoder", reader().model))
+    loaded = model_with(Backend())
+    assert "that the catalog made" in loaded.step.why_not(kvcache.DynamicCache(loaded.model.config))
 
 
-def test_a_pair_with_an_encoders_side_refuses_to_be_compiled_and_says_so():
-    config, pair = reader().config, kvcache.catalog.entry("encoder_decoder")
-    assert set(pair.disabled_choices("decode", config, self_cache="static")) == {"compiled"}
-    assert pair.check(config, self_cache="static")["decode"] == "eager"
-    with pytest.raises(ValueError, match="models without an encoder alone"):
-        pair.check(config, self_cache="static", decode="compiled")
+# ------------------------------------------------------------------------------------------------------- a thread beside
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it took more than a minute"
+        time.sleep(0.01)
+
+
+def backends():
+    """Of what can go wrong while other threads run eagerly, each traces more than the one before."""
+    return ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.skipif(step.why_not_compiled() is not None, reason="no C++ compiler"))]
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_replies_beside_a_compiler_are_the_eager_ones_and_then_take_its_step(backend):
+    loaded = model_with(backend)
+    make = lambda: kvcache.create("quantized", loaded.model, residual_length=16)  # noqa: E731 (whose update asks whether it is compiled)
+    expected, replies = tokens_of(run(loaded, make(), some_ids(40), decode="eager")), 0
+    while loaded.step.outcome(make()) is None:
+        events, replies = run(loaded, make(), some_ids(40), decode="auto"), replies + 1
+        assert tokens_of(events) == expected and not any(isinstance(event, Compiling) for event in events)
+        time.sleep(0.2 if replies > 3 else 0)  # the compiler has the lowest priority
+    assert replies > 1 and loaded.step.outcome(make()).failure is None
+    events = run(loaded, make(), some_ids(40), decode="auto")
+    assert tokens_of(events) == expected and events[-1].stats.note == ""
+
+
+def test_what_is_compiled_already_runs_on_while_another_model_is_compiled():
+    ready, loaded = model_with(Backend()), model_with("aot_eager", num_key_value_heads=4)
+    expected = tokens_of(run(ready, static(ready), some_ids(30)))  # compiled
+    run(loaded, static(loaded), some_ids(30), decode="auto")
+    while loaded.step.outcome(static(loaded)) is None:
+        assert tokens_of(run(ready, static(ready), some_ids(30))) == expected
+        assert ready.step.is_ready(static(ready)), "its graph was found"
+        time.sleep(0.2)
+
+
+def test_a_thread_that_does_not_compile_sees_neither_torchs_mark_nor_its_methods():
+    seen, inside, go = [], threading.Event(), threading.Event()
+
+    def backend(graph, inputs):
+        seen.append((bool(torch.compiler.is_compiling()), torch.nn.Module.__call__))
+        with torch.fx._symbolic_trace._new_patcher() as patcher:
+            patcher.patch_method(torch.nn.Module, "__call__", lambda *given: 1 / 0, deduplicate=False)
+            inside.set(), go.wait(60)
+        return graph.forward
+
+    loaded = model_with(backend)
+    thread = threading.Thread(target=lambda: run(loaded, static(loaded), some_ids(9), tokens=2))
+    thread.start()
+    assert inside.wait(60) and not torch.compiler.is_compiling()
+    torch.nn.Linear(2, 2)(torch.zeros(1, 2))
+    go.set(), thread.join()
+    assert seen[0][0] and loaded.step.is_ready(static(loaded))
+
+
+def test_no_reply_waits_for_a_compiler_and_one_is_at_work_at_a_time():
+    slow, other = model_with(Backend(seconds=2.0)), model_with(Backend())
+    start = time.monotonic()
+    for loaded in (slow, other, slow):
+        run(loaded, static(loaded), some_ids(9), tokens=3, decode="auto")
+    assert time.monotonic() - start < 2.0 and other.step.outcome(static(other)) is None
+    until(lambda: slow.step.is_ready(static(slow)))
+    assert slow.step.backend.count == 1
+
+
+def test_a_compiler_that_fails_beside_is_said_and_not_asked_again():
+    loaded = model_with(Backend(fails=1))
+    expected = tokens_of(run(loaded, static(loaded), some_ids(30), decode="eager"))
+    run(loaded, static(loaded), some_ids(30), decode="auto")
+    until(lambda: loaded.step.outcome(static(loaded)))
+    events = run(loaded, static(loaded), some_ids(30), decode="auto")
+    assert "torch.compile failed: OSError" in events[-1].stats.note and tokens_of(events) == expected and loaded.step.backend.count == 1
+
+
+def test_a_model_that_was_let_go_is_freed_once_its_compiler_is_done():
+    loaded = model_with(Backend(seconds=0.5))
+    run(loaded, static(loaded), some_ids(9), tokens=3, decode="auto")
+    model, thread = weakref.ref(loaded.model), compile_thread._running
+    del loaded
+    thread.join()
+    gc.collect()
+    assert model() is None
+
+
+def test_a_process_that_ends_while_it_compiles_ends_at_once_and_well():
+    code = """
+import torch, threading, time
+from kvcache import compile_thread
+begun = threading.Event()
+def backend(graph, inputs):
+    begun.set()
+    while True: time.sleep(0.01)
+compile_thread.start(lambda: torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(3)))
+begun.wait()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -116,7 +116,7 @@ def built_form(name, **options):
 def test_a_form_reads_back_the_chosen_cache_and_only_its_own_parameters():
     form = built_form("sink", values={"window_length": 64})
     values = {form.cache: "sink"} | {widget: widget.value for widget in form.widgets.values()}
-    assert form.read(values) == ("sink", {"window_length": 64, "num_sink_tokens": 4, "decode": "eager"})
+    assert form.read(values) == ("sink", {"window_length": 64, "num_sink_tokens": 4})
 
 
 def test_picking_a_cache_shows_its_group_alone():
@@ -853,7 +853,7 @@ def test_labels_of_turns_never_overlap():
 def test_a_pair_shows_and_reads_the_settings_of_the_cache_it_is_made_of():
     form = built_form("encoder_decoder")
     values = {form.cache: "encoder_decoder"} | {widget: widget.value for widget in form.widgets.values()}
-    assert form.read(values) == ("encoder_decoder", {"self_cache": "dynamic", "decode": "eager"})
+    assert form.read(values) == ("encoder_decoder", {"self_cache": "dynamic"})
     name, parameters = form.read(values | {form.choosers["encoder_decoder"]: "static"})
     assert parameters == {"self_cache": "static", **kvcache.ENTRIES["static"].defaults()}
     assert kvcache.create(name, reader().model, **parameters)

@@ -3,35 +3,27 @@
 import functools
 from dataclasses import replace
 
-import torch
-
 from ..configs import NBITS
 from ..entry import Entry
 from . import quantized
-from .decode import decoded
-from .quantized import HQQQuantizedCache, QuantizedCache, QuantoQuantizedCache
 
 
-def _make(cache_class: type[QuantizedCache], config, attention: str, **parameters) -> QuantizedCache:
-    return cache_class({**parameters, "compute_dtype": torch.float32}, config, attention=attention)
-
-
-def named(backend: str, title: str, cache_class: type[QuantizedCache]) -> Entry:
+def named(backend: str, title: str) -> Entry:
     """The entry of a cache whose backend is its name."""
-    parameters = tuple(each for each in quantized.PLAIN.parameters if each.name != "backend")
-    return decoded(replace(
-        quantized.PLAIN,
+    parameters = tuple(each for each in quantized.ENTRY.parameters if each.name != "backend")
+    return replace(
+        quantized.ENTRY,
         name=backend,
         title=title,
-        summary=f"{quantized.PLAIN.title} with {title} choosing the rounding.",
-        cache_class=cache_class,
-        make=functools.partial(_make, cache_class),
+        summary=f"{quantized.ENTRY.title} with {title} choosing the rounding.",
+        cache_class=quantized.class_of(backend),
+        make=functools.partial(quantized.make, backend=backend),
         parameters=tuple(replace(each, choices=NBITS[backend]) if each.name == "nbits" else each for each in parameters),
-        broken=lambda config, values: quantized.PLAIN.broken(config, {**values, "backend": backend}),
+        broken=lambda config, values: quantized.ENTRY.broken(config, {**values, "backend": backend}),
         choice_reasons=lambda name, config, values: {},
-        label=lambda **values: quantized.PLAIN.describe(**values, backend=backend),
+        label=lambda **values: quantized.ENTRY.describe(**values, backend=backend),
         offered=False,
-    ))
+    )
 
 
-ENTRIES = (named("quanto", "Quanto", QuantoQuantizedCache), named("hqq", "HQQ", HQQQuantizedCache))
+ENTRIES = (named("quanto", "Quanto"), named("hqq", "HQQ"))

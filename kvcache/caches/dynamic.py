@@ -9,7 +9,6 @@ from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
-from .decode import decoded
 from .sliding_window import WindowLayer
 
 
@@ -44,20 +43,21 @@ class DynamicCache(Cache):
     """Keep every token's keys and values; the model's own sliding-window layers keep their window.
 
     Without a `config`, every layer keeps everything, which is right for any model and larger for windowed ones.
+    `num_hidden_layers` says nothing, as in 4.48: layers come with their first tokens.
     """
 
     name = "dynamic"
 
-    def __init__(self, config: PreTrainedConfig | None = None):
+    def __init__(self, config: PreTrainedConfig | None = None, num_hidden_layers: int | None = None):
         layers = None if config is None else build_layers(decoder_config(config), LAYERS)
         super().__init__(layers, GrowingLayer)
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="dynamic",
     title="Dynamic",
     summary="Keeps every token in full precision and grows with the conversation. Nothing is lost, nothing is saved.",
     cache_class=DynamicCache,
     make=DynamicCache,
     can=all_but("compile", "export"),
-))
+)

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, DynamicLayer
 
 from ..architecture import decoder_config
-from ..cache import Cache, Made, crop_floor_of, is_bounded
+from ..cache import Cache, Made, crop_floor_of, is_bounded, row_count
 from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
@@ -25,13 +25,13 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 class EncoderDecoderCache(transformers.EncoderDecoderCache):
-    """`EncoderDecoderCache(self_cache, cross_cache)` for T5, BART, Whisper and every model with cross-attention.
+    """`EncoderDecoderCache(self_attention_cache, cross_attention_cache)` for T5, BART, Whisper and every model with cross-attention.
 
-    `self_cache`: any cache, ours or transformers'. `cross_cache`: a DynamicCache(), since models read the encoder's
+    `self_attention_cache`: any cache, ours or transformers'. `cross_attention_cache`: a DynamicCache(), since models read the encoder's
     keys and values [B, H, source, D] straight from its layers: codes, windows, spare rows and tensors that lie on
     another device would all be taken for them. One argument instead of two: tuples (self keys, self values, cross
     keys, cross values) by layer. `crop` takes back the decoder's tokens and leaves the encoder's alone. Raises
-    ValueError on a cross_cache of another kind, and on a window without config= for self-attention.
+    ValueError on a cross_attention_cache of another kind, and on a window without config= for self-attention.
     """
 
     name = "encoder_decoder"
@@ -43,10 +43,11 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     get_max_cache_shape = Cache.get_max_cache_shape
     get_usable_length = Cache.get_usable_length
 
-    def __init__(self, *caches: transformers.Cache | Iterable):
-        if len(caches) == 1:
-            caches = _from_tuples(caches[0])
-        if len(caches) != 2 or not all(isinstance(cache, transformers.Cache) for cache in caches):
+    def __init__(self, self_attention_cache: transformers.Cache | Iterable, cross_attention_cache: transformers.Cache | None = None):
+        caches = (self_attention_cache, cross_attention_cache)
+        if cross_attention_cache is None:
+            caches = _from_tuples(self_attention_cache)
+        if not all(isinstance(cache, transformers.Cache) for cache in caches):
             raise TypeError(f"EncoderDecoderCache takes a self-attention and a cross-attention cache, got {[type(c).__name__ for c in caches]}")
         reason = why_not_self(caches[0]) or why_not_cross(caches[1])
         if reason:
@@ -59,9 +60,9 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         return self.self_attention_cache, self.cross_attention_cache
 
     @property
-    def layers(self) -> list:
-        """The decoder's own layers, then those of cross-attention."""
-        return [*self.self_attention_cache.layers, *self.cross_attention_cache.layers]
+    def layers(self) -> tuple:
+        """The decoder's own layers, then those of cross-attention; each side has its own list."""
+        return (*self.self_attention_cache.layers, *self.cross_attention_cache.layers)
 
     @property
     def capacity(self) -> int | None:
@@ -72,6 +73,13 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     def takes_left_padding(self) -> bool:
         """Are the decoder's rows right whose first tokens are padding?"""
         return getattr(self.self_attention_cache, "takes_left_padding", True)
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why it does not take them."""
+        return self.self_attention_cache.why_no_padding(left)
+
+    def check_dynamic_cache(self, method: str) -> None:
+        """Nothing to refuse before `crop` and the batch operations: each side does them, or says itself why not."""
 
     @property
     def torn(self) -> str:
@@ -110,7 +118,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
     @property
     def batch_size(self) -> int:
         """Batch rows held; -1 before the first token."""
-        held = [layer.keys.shape[0] for layer in self.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
+        held = [row_count(layer) for layer in self.layers if isinstance(layer, CacheLayerMixin) and layer.is_initialized]
         if len(set(held)) > 1:
             raise ValueError(f"the layers hold different numbers of rows: {held}")
         return held[0] if held else -1
@@ -143,11 +151,11 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         """A cache filled from tuples of four tensors by layer, or of two: the decoder's alone."""
         return cls(past_key_values or ())
 
-    def crop(self, tokens: int) -> None:
+    def crop(self, maximum_length: int) -> None:
         """Positive: keep that many of the decoder's tokens; negative: remove that many; 0: nothing to remove."""
         own = self.self_attention_cache
         seen = int(own.get_seq_length())
-        own.crop(min(0, target_length(seen, tokens) - seen))
+        own.crop(min(0, target_length(seen, maximum_length) - seen))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each batch row `repeats` times: a, b -> a, a, b, b."""
@@ -159,8 +167,8 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         for side in self.sides:
             side.batch_select_indices(indices)
 
-    def batch_split(self, full_batch_size: int, split_size: int) -> list["EncoderDecoderCache"]:
-        """Caches of `split_size` rows each, the last of what remains. Raises ValueError if this one has other rows."""
+    def batch_split(self, full_batch_size: int, split_size: int, num_hidden_layers: int | None = None) -> list["EncoderDecoderCache"]:
+        """Caches of `split_size` rows each, the last of what remains; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if this one has other rows."""
         full_batch_size, split_size = whole_number("full_batch_size", full_batch_size, 0), whole_number("split_size", split_size, 1)
         if self.batch_size not in (-1, full_batch_size):
             raise ValueError(f"full_batch_size is {full_batch_size} and this cache holds {self.batch_size} rows")
@@ -172,8 +180,8 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         return piece
 
     @classmethod
-    def from_batch_splits(cls, splits: Sequence["EncoderDecoderCache"]) -> "EncoderDecoderCache":
-        """One cache of the rows of `splits`, in order. Raises ValueError if they differ in kind, layers or tokens."""
+    def from_batch_splits(cls, splits: Sequence["EncoderDecoderCache"], num_hidden_layers: int | None = None) -> "EncoderDecoderCache":
+        """One cache of the rows of `splits`, in order; `num_hidden_layers` says nothing, as in 4.48. Raises ValueError if they differ in kind, layers or tokens."""
         if not splits or any(not isinstance(split, cls) for split in splits):
             raise ValueError(f"splits must be one or more {cls.__name__}, got {[type(split).__name__ for split in splits]}")
         sides = list(zip(*(split.sides for split in splits)))
@@ -307,24 +315,18 @@ class PairEntry(Entry):
         return {**super().known(values), **OWN[choice.check(values.get(choice.name, choice.default))].known(values)}
 
 
-NOT_COMPILED = "a step is compiled for models without an encoder alone"
-
-
 def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict[Any, str]:
     """The caches that do not do for this model's decoder; of the chosen one's own choices, those that it would not take."""
     if parameter == "self_cache":
         reasons = {name: own.unavailable() or own.fits(config) for name, own in OWN.items()}
         return {name: reason for name, reason in reasons.items() if reason}
-    if parameter == "decode":
-        return {"compiled": NOT_COMPILED}
     own = OWN[values["self_cache"]]
     return own.choice_reasons(parameter, config, {**own.defaults(), **values})
 
 
 def _broken(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
     own = OWN[values["self_cache"]]
-    reason = own.unavailable() or own.fits(config) or own.broken(config, values)
-    return reason or (NOT_COMPILED if values.get("decode") == "compiled" else None)
+    return own.unavailable() or own.fits(config) or own.broken(config, values)
 
 
 def _make(config: PreTrainedConfig, self_cache: str, **parameters) -> EncoderDecoderCache:

@@ -4,10 +4,16 @@ from dataclasses import replace
 
 from transformers import PreTrainedConfig
 
-from ..architecture import WINDOWED_TYPES, decoder_config, layer_types, static_misfit
+from ..architecture import WINDOWED_TYPES, layer_types, static_misfit
 from ..entry import Entry, all_but
-from .decode import decoded
 from .static import CAPACITY, StaticCache
+
+
+def misfit(config: PreTrainedConfig) -> str | None:
+    """Why this model has no use for two kinds of attention layers, or None."""
+    if not set(layer_types(config)) & set(WINDOWED_TYPES):
+        return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
+    return static_misfit(config)
 
 
 class HybridCache(StaticCache):
@@ -18,22 +24,10 @@ class HybridCache(StaticCache):
     """
 
     name = "hybrid"
-
-    def __init__(self, config: PreTrainedConfig, *args, **kwargs):
-        reason = misfit(decoder_config(config))
-        if reason:
-            raise ValueError(f"HybridCache: {reason}")
-        super().__init__(config, *args, **kwargs)
+    misfit = staticmethod(misfit)
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
-    """Why this model has no use for two kinds of attention layers, or None."""
-    if not set(layer_types(config)) & set(WINDOWED_TYPES):
-        return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
-    return static_misfit(config)
-
-
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="hybrid",
     title="Hybrid",
     summary="Reserves the full length for full-attention layers and only a window for sliding ones, as Gemma alternates them.",
@@ -43,4 +37,4 @@ ENTRY = decoded(Entry(
     can=all_but("crop", "drafts"),
     misfit=misfit,
     label=lambda max_cache_len: f"Hybrid {max_cache_len}",
-))
+)

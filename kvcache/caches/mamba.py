@@ -6,6 +6,7 @@ from transformers import PreTrainedConfig
 from ..architecture import decoder_config
 from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
+from ..legacy import LayerStates
 from ..state import CARRIES, StateLayer, has_states_alone, state_shape
 from .static import checked_batch
 
@@ -52,14 +53,42 @@ class MambaCache(Cache):
             layer.lazy_initialization(conv_states=conv, recurrent_states=recurrent)
 
     @property
-    def conv_states(self) -> list[torch.Tensor | None]:
+    def conv_states(self) -> LayerStates:
         """By layer, the last inputs of its convolution [B, channels, kernel]; None before they are allocated."""
-        return [layer.conv_states[0] for layer in self.layers]
+        return LayerStates(self.layers, "conv_0")
 
     @property
-    def ssm_states(self) -> list[torch.Tensor | None]:
+    def ssm_states(self) -> LayerStates:
         """By layer, the state of its scan: [B, channels, state] of Mamba, [B, heads, head_dim, state] of Mamba-2."""
-        return [layer.recurrent_states[0] for layer in self.layers]
+        return LayerStates(self.layers, "recurrent_0")
+
+    @property
+    def max_batch_size(self) -> int | None:
+        """Rows that are allocated; None before."""
+        state = self.conv_states[0]
+        return None if state is None else state.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What the convolutions' inputs are held in; None where the first tokens will say."""
+        state = self.conv_states[0]
+        return self.layers[0].conv_0.dtype if state is None else state.dtype
+
+    @property
+    def intermediate_size(self) -> int:
+        """The model's channels."""
+        config = self.config
+        return config.intermediate_size if getattr(config, "intermediate_size", None) else int(config.expand * config.hidden_size)
+
+    @property
+    def ssm_state_size(self) -> int:
+        """The config's state_size."""
+        return self.config.state_size
+
+    @property
+    def conv_kernel_size(self) -> int:
+        """The config's conv_kernel."""
+        return self.config.conv_kernel
 
     def update_conv_state(self, conv_states=None, layer_idx=None, state_idx=0, *, new_conv_state: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
         """transformers 5's call `(conv_states, layer_idx)`, or 4.48's `(layer_idx, new_conv_state, ...)`.

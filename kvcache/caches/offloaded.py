@@ -210,7 +210,7 @@ class Offloading(Cache):
     __getitem__ = _after_settling("__getitem__")
 
     @classmethod
-    def from_batch_splits(cls, splits: Sequence["Offloading"]) -> "Offloading":
+    def from_batch_splits(cls, splits: Sequence["Offloading"], num_hidden_layers: int | None = None) -> "Offloading":
         for split in splits:
             split.settle()
         return super().from_batch_splits(splits)
@@ -225,6 +225,11 @@ class Offloading(Cache):
         other = super().fork()
         other.here, other.pending, other.links = set(self.here), {}, dict(self.links)
         return other
+
+    def __getstate__(self) -> dict:
+        """What pickle and torch.save take: no streams, which are made anew where they are needed."""
+        self.settle()
+        return {**self.__dict__, "links": {}}
 
     def __deepcopy__(self, memo) -> "Offloading":
         self.settle()

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 from ..architecture import static_misfit
 from ..entry import Entry, all_but
 from ..layer import Buffer, T, new_rows
+from ..read_only import read_only
 from ..state import States
 from .offloaded import Link, Offloading
 from .static import CAPACITY, StaticCache, StaticLayer
@@ -50,6 +51,19 @@ class HostedLayer(StaticLayer):
         for buffer in self.buffers().values():
             buffer.data = pinned(buffer.data.to(self.offload_device))
         self._keep_addresses()
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        """Of what waits, a copy to be read: newer rows may be in a lent buffer."""
+        rows = super().editable(side)
+        if rows is None or not self.is_hosted:
+            return rows
+        with torch.inference_mode(False):
+            return read_only(rows.clone(), "keys and values of an OffloadedStaticCache cannot be edited in place while they wait in the host's memory; a StaticCache's can")
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        if self.is_hosted:
+            raise ValueError(f"{side} cannot be assigned to an OffloadedStaticCache, whose newer rows may be in another buffer; they can to a StaticCache")
+        super().check_assigned(side, rows)
 
     def to(self, device: torch.device | str) -> None:
         """Compute on another device; what waits goes on waiting where it is."""
@@ -121,8 +135,8 @@ class OffloadedStaticCache(Offloading, StaticCache):
         if len(devices) > 1:
             raise ValueError(f"OffloadedStaticCache computes on one device, layer_device_map names {', '.join(sorted(devices))}")
         self.returning: dict[int, Returning] = {}
-        placing = (max_batch_size, max_cache_len, device, dtype, layer_device_map)
-        super().__init__(config, *placing, offload_device=offload_device, link=link)
+        placing = (max_batch_size, max_cache_len, device, dtype)
+        super().__init__(config, *placing, layer_device_map=layer_device_map, offload_device=offload_device, link=link)
 
     def _table(self) -> dict:
         number = itertools.count()

@@ -9,21 +9,27 @@ from transformers import PreTrainedConfig
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
 from ..attention import hand_over
 from ..cache import Cache, build_layers
-from ..configs import AXIS_WORDS, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_nbits
+from ..configs import AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_axis, why_not_nbits
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
 from ..kernels import LOOPS, decode_attention, encode
 from ..kernels.cpu import why_not
 from ..kernels.packed import Packed
-from ..layer import D, Layer, T, append_both, capacity_for
+from ..layer import Buffer, D, Layer, T, append_both, capacity_for
+from ..legacy import QuantizedNames
 from ..predict import Shape, shapes_of
 from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
-from .decode import decoded
+from ..read_only import read_only
 from .dynamic import windowed
 
 PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
+AXIS_NUMBERS = (0, 1, -1)  # as 4.48 has them; each backend knows two
 ATTENTION = LOOPS
+EDITS = (
+    "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
+    "batch_select_indices() and batch_repeat_interleave() change the cache; DynamicCache.from_legacy_cache(cache.to_legacy_cache()) makes one that can be edited"
+)
 
 
 class QuantizedLayer(Layer):
@@ -192,15 +198,24 @@ class QuantizedLayer(Layer):
         residual = getattr(self, f"{side}_residual").view()
         return torch.cat([self._decoded(side), residual], dim=T) if self.quantized else residual
 
-    @property
-    def keys(self) -> torch.Tensor | None:
-        """All keys [B, H, seen, D], decoded."""
-        return self._all("key")
+    def sides(self) -> tuple[Buffer, Buffer]:
+        return self.key_residual, self.value_residual
 
-    @property
-    def values(self) -> torch.Tensor | None:
-        """All values [B, H, seen, D], decoded."""
-        return self._all("value")
+    def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """All keys and values [B, H, seen, D], decoded."""
+        return self._all("key"), self._all("value")
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        """Decoded ones to be read: codes do not change with them."""
+        if not self.quantized:
+            return super().editable(side)
+        with torch.inference_mode(False):
+            return read_only(self._all(("key", "value")[side]), EDITS)
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        if self.quantized:
+            raise ValueError(EDITS)
 
     def _crop_to(self, length: int) -> None:
         """Drop blocks; of a block that is cut in two, the kept tokens come back to the residual as they decode."""
@@ -244,7 +259,7 @@ class QuantizedLayer(Layer):
         return [(fate, count) for fate, count in fates if count]
 
 
-class QuantizedCache(Cache):
+class QuantizedCache(QuantizedNames, Cache):
     """Hold old tokens as `nbits`-bit codes and at least the latest `residual_length` tokens in full precision.
 
     `backend` chooses scales and codes: "native" (uniform levels), "hqq" or "quanto"; storage is ours for all three,
@@ -285,7 +300,8 @@ class QuantizedCache(Cache):
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
             _refuse_both(given)
-        super().__init__(*_layers(config, cache_config or given, attention))
+        self.cache_config = cache_config or given
+        super().__init__(*_layers(config, self.cache_config, attention))
 
 
 class QuantoQuantizedCache(QuantizedCache):
@@ -304,6 +320,17 @@ class HQQQuantizedCache(QuantizedCache):
 
     def __init__(self, cache_config: QuantizedCacheConfig | dict | None = None, config: PreTrainedConfig | None = None, *, attention: str = "auto"):
         super().__init__(config, attention=attention, cache_config=_for_backend("hqq", cache_config))
+
+
+def class_of(backend: str) -> type[QuantizedCache]:
+    """The class that has a backend's name; QuantizedCache for our own."""
+    return {"quanto": QuantoQuantizedCache, "hqq": HQQQuantizedCache}.get(backend, QuantizedCache)
+
+
+def make(config: PreTrainedConfig, backend: str, attention: str, **parameters) -> QuantizedCache:
+    """The quantised cache of a backend by its name."""
+    settings = {**parameters, "backend": backend, "compute_dtype": torch.float32}
+    return class_of(backend)(cache_config=settings, config=config, attention=attention)
 
 
 def _for_backend(backend: str, cache_config: QuantizedCacheConfig | dict | None) -> dict:
@@ -329,7 +356,7 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
         QuantizedLayer,
         settings.backend,
         settings.nbits,
-        64 if settings.q_group_size == "auto" else settings.q_group_size,
+        GROUP if settings.q_group_size == "auto" else settings.q_group_size,
         settings.residual_length,
         axis_key=settings.axis_key,
         axis_value=settings.axis_value,
@@ -379,7 +406,9 @@ def misfit(config: PreTrainedConfig) -> str | None:
 
 
 def _broken(config: PreTrainedConfig, parameters) -> str | None:
-    return why_not_nbits(parameters["backend"], parameters["nbits"]) or why_not_attention(parameters["attention"], parameters["nbits"])
+    backend, axes = parameters["backend"], ("axis_key", "axis_value")
+    reasons = (why_not_nbits(backend, parameters["nbits"]), *(why_not_axis(backend, name, parameters[name]) for name in axes))
+    return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], parameters["nbits"])
 
 
 @functools.cache
@@ -413,22 +442,22 @@ def _broken_or_missing(config: PreTrainedConfig, parameters) -> str | None:
 
 def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
     title = "HQQ" if backend == "hqq" else backend.capitalize()
-    return f"{title} {nbits}-bit" + (", keys by token" if axis_key == "token" else "")
+    return f"{title} {nbits}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
 
 
-PLAIN = Entry(
+ENTRY = Entry(
     name="quantized",
     title="Quantized",
     summary="Rounds old tokens to a few bits each and keeps the latest in full precision: all is remembered, a little blurred.",
     cache_class=QuantizedCache,
-    make=QuantizedCache,
+    make=make,
     parameters=(
         Parameter("backend", "Backend", "choice", "native", "What chooses the rounding: our own levels, HQQ's solver or quanto.", choices=tuple(NBITS)),
         Parameter("nbits", "Bits", "choice", 4, "Bits an element: native 8, 4, 2; hqq also 3 and 1; quanto 4, 2.", choices=(8, 4, 3, 2, 1)),
         Parameter("residual_length", "Residual", "int", 64, "Latest tokens kept in full precision, at least.", minimum=0, maximum=4096, step=16),
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
-        Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS),
-        Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS),
+        Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS, also=AXIS_NUMBERS),
+        Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS, also=AXIS_NUMBERS),
         Parameter("attention", "Attention", "choice", "auto", "Fused reads the codes as they are; decode turns them into floats for every token.", choices=ATTENTION),
     ),
     lossy=True,
@@ -439,4 +468,3 @@ PLAIN = Entry(
     choice_reasons=_choice_reasons,
     label=_label,
 )
-ENTRY = decoded(PLAIN)

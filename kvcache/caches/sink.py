@@ -1,5 +1,6 @@
 """SinkCache: keep the first tokens and a recent window, and stay fluent for ever."""
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +13,9 @@ from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, capacity_for
 from ..predict import Shape
+from ..read_only import read_only
 from ..rope import Rope, RopeError, rope_for, verify_rope
 from ..whole import whole_number
-from .decode import decoded
 from .dynamic import windowed
 from .sliding_window import WindowLayer
 
@@ -76,17 +77,35 @@ class SinkLayer(WindowLayer):
         self.value_rows.replace(values[:, :, :sinks])
         self.value_rows.append(values[:, :, sinks + surplus :])
 
+    def editable(self, side: int) -> torch.Tensor | None:
+        """Keys as a copy to be read: those of the sinks are rotated anew, from originals, whenever tokens are evicted."""
+        if side == 1 or not len(self.sink_keys):
+            return super().editable(side)
+        with torch.inference_mode(False):
+            return read_only(self.key_rows.view().clone(), "keys of a SinkCache cannot be edited in place, since those of the sinks are rotated anew from originals: edit a clone() and assign that before any are evicted")
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        if side == "keys" and self.evicted and self.num_sink_tokens:
+            raise ValueError(f"keys cannot be assigned to a {type(self).__name__} that has evicted tokens: its sinks' are rotated anew from originals; reset() it and feed the tokens again")
+        super().check_assigned(side, rows)
+
+    def assign(self, side: str, rows: torch.Tensor) -> None:
+        super().assign(side, rows)
+        if side == "keys":
+            self.sink_keys.clear()
+            self._collect_sinks()
+
     def _collect_sinks(self) -> None:
         """Remember the first keys of the stream; called while nothing has been evicted yet."""
         have, want = len(self.sink_keys), min(self.num_sink_tokens, self.held)
         if have < want:
-            self.sink_keys.append(self.keys[:, :, have:want])
+            self.sink_keys.append(self.key_rows.view()[:, :, have:want])
 
     def _evict(self, n: int) -> None:
         if n == 0:
             return
         sinks = self.num_sink_tokens
-        sink_values = self.values[:, :, :sinks].clone()
+        sink_values = self.value_rows.view()[:, :, :sinks].clone()
         super()._evict(n)
         if sinks:
             self.key_rows.rewrite(self._rotated_sinks(self.evicted))
@@ -134,7 +153,7 @@ class SinkCache(Cache):
         self.window_length, self.num_sink_tokens = window_length, num_sink_tokens = first.window_length, first.num_sink_tokens
         if config is None:
             warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
-            return super().__init__(None, lambda: SinkLayer(window_length, num_sink_tokens))
+            return super().__init__(None, functools.partial(SinkLayer, window_length, num_sink_tokens))
         config = decoder_config(config)
         reason = misfit(config)
         if reason:
@@ -142,7 +161,6 @@ class SinkCache(Cache):
         rope = rope_for(config, "full_attention")
         table = {"full_attention": lambda **_: SinkLayer(window_length, num_sink_tokens, rope)}
         super().__init__(build_layers(config, table | dict.fromkeys(WINDOWED_TYPES, windowed)))
-
 
 def misfit(config: PreTrainedConfig) -> str | None:
     """Why sinks do not suit this model, or None."""
@@ -169,7 +187,7 @@ def _verify(model, cache: SinkCache) -> None:
     verify_rope(model, cache.layers[sinks[0]].rope, sinks)
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="sink",
     title="Sink",
     summary="Keeps the first few tokens and a recent window: flat memory, fluent for ever, and the middle is forgotten.",
@@ -186,4 +204,4 @@ ENTRY = decoded(Entry(
     broken=_broken,
     verify=_verify,
     label=lambda window_length, num_sink_tokens: f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}",
-))
+)

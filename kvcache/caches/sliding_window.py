@@ -1,5 +1,6 @@
 """SlidingWindowCache: keep the last tokens only, on any model."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,11 @@ from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
+from ..legacy import StaticNames
 from ..predict import Shape, predicted_rows
 from ..state import has_states_alone
 from ..whole import whole_number
-from .decode import decoded
-from .static import StaticWindowLayer, checked_batch, checked_length, place
+from .static import StaticWindowLayer, checked_batch, checked_length, heads_of, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
 
@@ -103,9 +104,8 @@ class WindowLayer(RowsLayer):
         self._evict(max(0, self.held - self.window_length + 1))
         if n == 1:
             self._append(key_states, value_states)
-            keys, values = self.keys, self.values
-            return attendable(self, keys, values)
-        attended = _joined(self.keys, key_states), _joined(self.values, value_states)
+            return attendable(self, *self.readable())
+        attended = _joined(self.key_rows.view(), key_states), _joined(self.value_rows.view(), value_states)
         self.seen += n
         self._keep(*attended)
         return attended
@@ -113,7 +113,7 @@ class WindowLayer(RowsLayer):
     def _recorded(self, key_states: torch.Tensor, value_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         attended = self.get_mask_sizes(key_states.shape[T])[0]
         self._append(key_states, value_states)
-        return self.keys[:, :, -attended:], self.values[:, :, -attended:]
+        return self.key_rows.view()[:, :, -attended:], self.value_rows.view()[:, :, -attended:]
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         append_both(self.key_rows, self.value_rows, keys, values)
@@ -123,6 +123,14 @@ class WindowLayer(RowsLayer):
         """Hold what stays of [B, H, n, D], the tokens a chunk attended to."""
         self.key_rows.replace(keys[:, :, -self.window_length :])
         self.value_rows.replace(values[:, :, -self.window_length :])
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        if self.evicted and rows.shape[T] != self.held:
+            raise ValueError(
+                f"{side} of {rows.shape[T]} tokens cannot be assigned to a {type(self).__name__} that has seen {self.seen} and holds {self.held}: it could not tell "
+                "which they are; assign as many, crop() the last ones, or reset() it and feed the tokens again"
+            )
 
     def _evict(self, n: int) -> None:
         """Forget the `n` oldest tokens."""
@@ -141,7 +149,7 @@ def _joined(held: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
     return new if held is None or held.shape[T] == 0 else torch.cat([held, new], dim=T)
 
 
-class SlidingWindowCache(Cache):
+class SlidingWindowCache(StaticNames, Cache):
     """Keep the last `window_length` tokens in every attention layer; without one, the model's own sliding window.
 
     With `max_cache_len` shapes are static, min(window_length, max_cache_len) tokens a layer in one piece, allocated now
@@ -176,7 +184,7 @@ class SlidingWindowCache(Cache):
         given = {"batch_size": checked_batch(batch_size, max_batch_size), "device": device, "dtype": dtype, "layer_device_map": layer_device_map}
         if max_cache_len is None:
             _refuse_allocation(given)
-            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), lambda: WindowLayer(window_length))
+            super().__init__(None if text is None else _layers(text, window_length, WindowLayer), functools.partial(WindowLayer, window_length))
         elif text is None:
             raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
         elif reason := static_misfit(text):
@@ -185,7 +193,12 @@ class SlidingWindowCache(Cache):
             max_cache_len = checked_length(text, max_cache_len)
             window_length = min(window_length, max_cache_len)
             super().__init__(_layers(text, window_length, StaticWindowLayer, STATIC_LAYER_TYPE_MAPPING, max_cache_len=max_cache_len))
+            self.max_cache_len, (self.num_key_value_heads, self.head_dim) = max_cache_len, heads_of(text)
             place(self.layers, text, **given)
+
+    def why_no_padding(self, left: bool) -> str:
+        """Why padded rows go wrong on BLOOM."""
+        return "bloom counts its position bias over the whole mask, which no longer fits the tokens held once some are evicted"
 
 
 def misfit(config: PreTrainedConfig) -> str | None:
@@ -215,7 +228,7 @@ def _refuse_allocation(given: Mapping[str, Any]) -> None:
         raise ValueError(f"SlidingWindowCache takes {', '.join(names)} to allocate up front and then needs max_cache_len= too")
 
 
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="sliding_window",
     title="Sliding window",
     summary="Keeps the most recent tokens and forgets the rest, so memory stays flat however long you talk.",
@@ -229,4 +242,4 @@ ENTRY = decoded(Entry(
     paper="https://arxiv.org/abs/2004.05150",
     misfit=misfit,
     label=lambda window_length: f"Window {window_length}",
-))
+)

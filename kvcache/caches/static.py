@@ -13,9 +13,9 @@ from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
+from ..legacy import StaticNames
 from ..predict import Shape, shapes_of
 from ..whole import whole_number
-from .decode import decoded
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Placement:
 
     @property
     def is_complete(self) -> bool:
-        return None not in (self.batch_size, self.dtype, self.device)
+        """Is enough known to allocate? The dtype is the model's own until the first keys say otherwise."""
+        return None not in (self.batch_size, self.device)
 
     def refuse(self, keys: torch.Tensor) -> None:
         """Raise ValueError, naming both sides, where the first keys [B, H, n, D] are of another batch, dtype or device."""
@@ -112,7 +113,7 @@ class StaticLayer(Layer):
         self.placement.refuse(key_states)
         super().lazy_initialization(key_states, value_states)
         for buffer, like in ((self.key_rows, key_states), (self.value_rows, value_states)):
-            if buffer.data is None:
+            if buffer.data is None or buffer.data.dtype != like.dtype:
                 buffer.data = self._allocated(like)
         self._keep_addresses()
 
@@ -125,25 +126,34 @@ class StaticLayer(Layer):
             for name in self._counters():
                 setattr(self, name, getattr(self, name).to(self.device))
         if not torch.compiler.is_compiling():
-            for tensor in (self.keys, self.values, *(getattr(self, name) for name in self._counters())):
+            for tensor in (*self.readable(), *(getattr(self, name) for name in self._counters())):
                 torch._dynamo.mark_static_address(tensor)
+
+    def why_not_exported(self) -> str | None:
+        if not self.is_initialized:
+            return "its memory is not allocated yet, and every call of the program would do so anew; give it a batch size and a device, or feed it a token first"
+        return None if torch.compiler.is_dynamo_compiling() else "the tokens it has seen are counted in a tensor, which torch.export follows with strict=True alone"
+
+    def _of_other_dtype(self, keys: torch.Tensor) -> bool:
+        """Was it allocated, without having been told a dtype, in another than that of its first keys?"""
+        return keys.dtype != self.dtype and self.placement.dtype is None and not torch.compiler.is_compiling() and not self.seen
 
     def _counters(self) -> tuple[str, ...]:
         return ("cumulative_length",)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         """Write [B, H, n, D] behind what is there; return the whole buffers [B, H, max_cache_len, D]."""
-        if not self.is_initialized:
+        if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
         n = key_states.shape[T]
-        self._check(key_states, self.keys)
-        self._check(value_states, self.values)
+        keys, values = self.readable()
+        self._check(key_states, keys)
+        self._check(value_states, values)
         self.check_room(n)
         rows = torch.arange(n, device=self.cumulative_length.device) + self.cumulative_length
-        self.keys.index_copy_(T, rows, key_states)
-        self.values.index_copy_(T, rows, value_states)
+        keys.index_copy_(T, rows, key_states)
+        values.index_copy_(T, rows, value_states)
         self._advance(n)
-        keys, values = self.keys, self.values
         return attendable(self, keys, values) if n == 1 else (keys, values)
 
     def _check(self, new: torch.Tensor, held: torch.Tensor) -> None:
@@ -199,7 +209,7 @@ class StaticLayer(Layer):
 
     def _place_again(self) -> None:
         if self.is_initialized:
-            self.device = self.keys.device
+            self.device = self._key_rows.data.device
             self._keep_addresses()
 
     def restore(self, rows: dict[str, torch.Tensor], header: dict) -> None:
@@ -210,6 +220,14 @@ class StaticLayer(Layer):
         """A full copy: this layer writes at addresses of its own."""
         self.settle()
         return super().fork()
+
+    def __getstate__(self) -> dict:
+        self.settle()
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._place_again()
 
     def __deepcopy__(self, memo) -> "StaticLayer":
         self.settle()
@@ -223,13 +241,26 @@ class StaticLayer(Layer):
         spare = self.max_cache_len - held
         return {"keys": held * shape.key_nbytes, "values": held * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
 
-    @property
-    def keys(self) -> torch.Tensor | None:
-        return self._key_rows.data
+    def sides(self) -> tuple[Buffer, Buffer]:
+        return self._key_rows, self._value_rows
 
-    @property
-    def values(self) -> torch.Tensor | None:
-        return self._value_rows.data
+    def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        return self._key_rows.data, self._value_rows.data
+
+    def editable(self, side: int) -> torch.Tensor | None:
+        return self.readable()[side]
+
+    def check_assigned(self, side: str, rows: torch.Tensor) -> None:
+        super().check_assigned(side, rows)
+        held = self.readable()[side == "values"]
+        if held is None or (rows.shape, rows.dtype, rows.device) != (held.shape, held.dtype, held.device):
+            room = "before its first tokens" if held is None else f"but for all of its room, {tuple(held.shape)} of {held.dtype} on {held.device}, got {tuple(rows.shape)} of {rows.dtype} on {rows.device}"
+            raise ValueError(f"{side} cannot be assigned to a {type(self).__name__} {room}: update() fills it, crop() takes tokens back, reorder_cache() and batch_select_indices() choose rows")
+
+    def assign(self, side: str, rows: torch.Tensor) -> None:
+        """Write over all that is held, at its address; as many tokens have been seen as before."""
+        self.check_assigned(side, rows)
+        self.readable()[side == "values"].copy_(rows)
 
 
 class StaticWindowLayer(StaticLayer):
@@ -291,15 +322,16 @@ class StaticWindowLayer(StaticLayer):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, window_length - 1 + n, D]."""
-        if not self.is_initialized:
+        if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
-        self._check(key_states, self.keys)
-        self._check(value_states, self.values)
+        keys, values = self.readable()
+        self._check(key_states, keys)
+        self._check(value_states, values)
         n, first = key_states.shape[T], self._first_attended()
         self.check_room(n)
         place = self._slide if n == 1 else self._join
         shift, before = first - self.evicted_length, self.cumulative_length - first
-        attended = place(self.keys, key_states, shift, before), place(self.values, value_states, shift, before)
+        attended = place(keys, key_states, shift, before), place(values, value_states, shift, before)
         self.evicted_length.copy_(torch.maximum(first, self.cumulative_length + (n - self.window_length)))
         if not torch.compiler.is_compiling():
             self._evicted = max(self.evicted, self.seen + n - self.window_length)
@@ -346,34 +378,35 @@ def _count(n: int, start: torch.Tensor) -> torch.Tensor:
     return torch.arange(n, device=start.device) + start
 
 
-class StaticCache(Cache, transformers.StaticCache):
+class StaticCache(StaticNames, Cache, transformers.StaticCache):
     """Allocate `max_cache_len` tokens a layer, in one piece, and write in place ever after.
 
     Layers that the model itself gives a sliding window keep that window, in static shapes too; recurrent layers keep
-    their states; a model of nothing but windows streams without end. With a batch size (`max_batch_size`, or `batch_size`), `dtype` and `device` (or
+    their states; a model of nothing but windows streams without end. With a batch size (`max_batch_size`, or `batch_size`) and `device` (or
     `layer_device_map`, layer index -> device) all memory is taken now; otherwise at the first token, and what was
-    given is checked then. `max_cache_len` defaults to the model's max_position_embeddings. Raises ValueError when a
+    given is checked then. `dtype` None is that of the config, or float32, until the first keys are of another. `max_cache_len` defaults to the model's max_position_embeddings. Raises ValueError when a
     forward would go past max_cache_len, or brings another batch size, dtype or device than the cache was made for.
     """
 
     name = "static"
     full_layer: type[StaticLayer] = StaticLayer
+    misfit = staticmethod(static_misfit)
 
     def __init__(
         self,
         config: PreTrainedConfig,
-        max_batch_size: int | None = None,
+        batch_size: int | None = None,
         max_cache_len: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        max_batch_size: int | None = None,
         layer_device_map: Mapping[int, torch.device | str] | None = None,
-        batch_size: int | None = None,
     ):
         config = decoder_config(config)
-        if reason := static_misfit(config):
+        if reason := self.misfit(config):
             raise ValueError(f"{type(self).__name__}: {reason}")
-        if isinstance(batch_size, Mapping) or isinstance(layer_device_map, int):  # 4.48's order: max_batch_size, then the map
-            layer_device_map, batch_size = batch_size, layer_device_map
+        if isinstance(max_batch_size, Mapping):  # 4.49's order has the map in its place
+            layer_device_map, max_batch_size = max_batch_size, layer_device_map
         self.max_cache_len = checked_length(config, max_cache_len)
         Cache.__init__(self, build_layers(config, self._table(), STATIC_LAYER_TYPE_MAPPING, max_cache_len=self.max_cache_len))
         windows = [layer for layer in self.layers if isinstance(layer, StaticWindowLayer)]
@@ -381,6 +414,7 @@ class StaticCache(Cache, transformers.StaticCache):
         self.capacity = None if streams else self.max_cache_len
         for layer in windows:
             layer.limit = self.capacity
+        self.num_key_value_heads, self.head_dim = heads_of(config)
         place(self.layers, config, checked_batch(batch_size, max_batch_size), dtype, device, layer_device_map)
 
     def _table(self) -> dict:
@@ -401,6 +435,12 @@ def checked_length(config: PreTrainedConfig, max_cache_len: int | None) -> int:
     return whole_number("max_cache_len", length, 1)
 
 
+def heads_of(config: PreTrainedConfig) -> tuple[int, int]:
+    """Key/value heads, and the elements of a key, in the first layer."""
+    shape = shapes_of(config, 1, 1)[0]
+    return shape.heads, shape.key_dim
+
+
 def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | None:
     """The one batch size of two names for it."""
     given = [whole_number("max_batch_size", size, 1) for size in (batch_size, max_batch_size) if size is not None]
@@ -410,26 +450,27 @@ def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | N
 
 
 def place(layers: list, config: PreTrainedConfig, batch_size, dtype, device, layer_device_map=None) -> None:
-    """Tell each static layer what it is for, and allocate those for which batch size, dtype and device are known."""
+    """Tell each static layer what it is for, and allocate those for which batch size and device are known."""
     devices = {} if layer_device_map is None else dict(layer_device_map)
     unknown = [index for index in devices if index not in range(len(layers))]
     if unknown:
         raise ValueError(f"layer_device_map names layer {unknown[0]}, and the model has layers 0 to {len(layers) - 1}")
+    likely = dtype or config.dtype or torch.float32
     for index, (layer, shape) in enumerate(zip(layers, shapes_of(config, batch_size or 0, 0))):
         if isinstance(layer, StaticLayer):
             where = devices.get(index, device)
             layer.placement = Placement(batch_size, dtype, None if where is None else torch.device(where))
             if layer.placement.is_complete:
-                layer.lazy_initialization(*(empty_rows(layer.placement, shape.heads, dim) for dim in (shape.key_dim, shape.value_dim)))
+                layer.lazy_initialization(*(empty_rows(layer.placement, likely, shape.heads, dim) for dim in (shape.key_dim, shape.value_dim)))
 
 
-def empty_rows(placement: Placement, heads: int, dim: int) -> torch.Tensor:
+def empty_rows(placement: Placement, dtype: torch.dtype, heads: int, dim: int) -> torch.Tensor:
     """Keys or values of no tokens at all [B, heads, 0, dim], which tell a layer everything but the tokens."""
-    return torch.zeros((placement.batch_size, heads, 0, dim), dtype=placement.dtype, device=placement.device)
+    return torch.zeros((placement.batch_size, heads, 0, dim), dtype=dtype, device=placement.device)
 
 
 CAPACITY = Parameter("max_cache_len", "Capacity", "int", 2048, "Tokens there is room for; a longer chat is refused.", minimum=16, maximum=131072, step=16)
-ENTRY = decoded(Entry(
+ENTRY = Entry(
     name="static",
     title="Static",
     summary="Reserves all its memory at the first token and writes in place; made for torch.compile and fixed budgets.",
@@ -439,4 +480,4 @@ ENTRY = decoded(Entry(
     can=all_but(),
     misfit=static_misfit,
     label=lambda max_cache_len: f"Static {max_cache_len}",
-))
+)

@@ -1,4 +1,4 @@
-"""What the README says is so: its tables come from the code, its examples run."""
+"""What README and docs say is so: tables come from the code, examples run, links lead somewhere."""
 
 import json
 import re
@@ -8,8 +8,7 @@ from pydoc_data.topics import topics
 import pytest
 import torch
 import transformers
-from architectures import logits_with_cache, model_of, token_ids
-from operations import OPERATIONS, Case, try_operation
+from architectures import model_of, token_ids
 from started import started_page
 from upstream import DEFECTS
 
@@ -17,37 +16,55 @@ import kvcache
 from kvcache import bundled, report
 from kvcache.architecture import cache_argument
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES["README.md"]
 
 
 def between(name: str) -> str:
-    return README.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- /{name} -->")[0]
+    """The table between markers, which stand on one page."""
+    (page,) = (text for text in PAGES.values() if f"<!-- {name} -->\n" in text)
+    return page.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- /{name} -->")[0]
 
 
-def code_block(beginning: str) -> str:
+def code_block(beginning: str, page: str = "README.md") -> str:
     """The Python example that contains `beginning`."""
-    return next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if beginning in block)
+    return next(block for block in re.findall(r"```python\n(.*?)```", PAGES[page], re.S) if beginning in block)
 
 
-def test_the_table_of_caches_is_the_catalog():
-    assert between("catalog") == report.catalog_table(), "run python -m kvcache.report --catalog --readme README.md"
+@pytest.mark.parametrize("name", report.said_by_catalog(ROOT))
+def test_a_table_that_needs_no_measuring_is_what_the_code_says(name):
+    assert between(name) == report.said_by_catalog(ROOT)[name], "run python -m kvcache.report --catalog"
 
 
-def test_the_table_of_operations_is_the_catalogs():
-    assert between("operations") == report.operations_table(), "run python -m kvcache.report --catalog --readme README.md"
-
-
-def test_the_tables_of_models_are_what_their_folders_say():
-    assert between("default") == report.default_table(), "run python -m kvcache.report --catalog --readme README.md"
-    assert between("models") == report.models_table(), "run python -m kvcache.report --catalog --readme README.md"
-
-
-def test_the_catalogs_tables_are_written_without_measuring(tmp_path, monkeypatch, capsys):
-    stale = re.sub(r"(?s)(<!-- (catalog|operations|default|models) -->).*?(<!-- /\2 -->)", r"\1\nold\n\3", README)
-    (tmp_path / "README.md").write_text(stale)
-    monkeypatch.setattr("sys.argv", ["report", "--catalog", "--readme", str(tmp_path / "README.md")])
+def test_those_tables_are_written_without_measuring(tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    for page, text in PAGES.items():
+        stale = re.sub(r"(?s)(<!-- (kinds|best|catalog|operations|default|models) -->).*?(<!-- /\2 -->)", r"\1\nold\n\3", text)
+        (tmp_path / page).write_text(stale)
+        assert stale != text or page not in ("README.md", "docs/caches.md", "docs/measured.md")
+    monkeypatch.setattr("sys.argv", ["report", "--catalog", "--pages", str(tmp_path)])
     report.main()
-    assert (tmp_path / "README.md").read_text() == README != stale and not capsys.readouterr().out
+    assert {page: (tmp_path / page).read_text() for page in PAGES} == PAGES and not capsys.readouterr().out
+
+
+def test_a_table_without_a_place_is_an_error(tmp_path):
+    (tmp_path / "README.md").write_text("nothing")
+    with pytest.raises(ValueError, match="marker of catalog"):
+        report.write({"catalog": "|"}, tmp_path)
+
+
+def test_the_readme_is_short():
+    assert len(README.encode()) <= 9_000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_are_there(page):
+    for target in re.findall(r"\]\(([^)#]+?)\)", re.sub(r"(?s)```.*?```", "", PAGES[page])):
+        if not target.startswith("http"):
+            path = (ROOT / page).parent / target
+            assert path.exists(), target
+            assert path.suffix != ".png" or path.stat().st_size < 400_000
 
 
 def test_the_measured_table_has_every_variant_with_the_bytes_that_the_config_predicts():
@@ -97,33 +114,14 @@ def test_the_library_example_runs():
     exec(code, {"model": model, "inputs": inputs})
 
 
-def test_the_example_of_a_new_cache_is_one(monkeypatch):
-    names = {}
-    exec(code_block("class LastTokens"), names)
-    monkeypatch.setitem(kvcache.catalog.ENTRIES, "last_tokens", names["ENTRY"])
-    model = model_of("llama")
-    cache = kvcache.create("last_tokens", model)
-    logits_with_cache(model, token_ids(1, 150), cache, [(0, 150)])
-    assert cache.held_length() == 100 and kvcache.predict_memory("last_tokens", model, 150).total == kvcache.measure_memory(cache).total
-    for operation in OPERATIONS:
-        refused = try_operation(Case("last_tokens", "llama", {}, {}), operation).refused
-        assert (refused is None) == (operation in names["ENTRY"].can), (operation, refused)
-
-
 def test_the_example_of_the_api_runs(capsys):
     with started_page() as (address, _):
-        code = code_block("gradio_client").replace("http://127.0.0.1:7860", address).replace("Client(", "Client(verbose=False, src=")
+        code = code_block("gradio_client", "docs/playground.md").replace("http://127.0.0.1:7860", address).replace("Client(", "Client(verbose=False, src=")
         lines = [line.split("  #")[0] for line in code.splitlines()]
         names = {}
         exec("\n".join(f"answer = {line}" if line.startswith("client.predict") else line for line in lines), names)
     json.dumps(names["answer"])
     assert {cache["name"] for cache in names["answer"]["caches"]} == set(kvcache.ENTRIES)
-
-
-@pytest.mark.parametrize("picture", re.findall(r"!\[.*?\]\((.*?)\)", README))
-def test_pictures_are_there(picture):
-    path = Path(__file__).resolve().parent.parent / picture
-    assert path.is_file() and path.stat().st_size < 400_000
 
 
 def test_the_table_beside_upstream_has_every_defect_that_is_tried():
