@@ -15,6 +15,11 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers(config) -> int:
+    """Processes for the whole suite, up to four; none where files are named, which would only wait for torch to be imported again."""
+    return min(os.cpu_count() or 1, 4) if config.args_source is config.ArgsSource.TESTPATHS else 0
+
+
 @pytest.fixture(scope="session", autouse=True)
 def attention_loops():
     from kvcache.kernels import cpu

@@ -33,18 +33,20 @@ def page_cache(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_the_page_in_a_copy_of_the_tree_passes_the_pages_command(name, tmp_path):
+def test_the_files_of_the_page_in_a_copy_of_the_tree_pass_the_pages_command(tmp_path):
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for path in filter(None, listed):
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(ROOT / path) if path.endswith(".safetensors") else target.write_bytes((ROOT / path).read_bytes())
-    (tmp_path / "kvcache" / "caches" / f"{name}.py").write_text(FILES[name])
-    command = COMMAND.replace("python ", f"{sys.executable} ") + f" -p no:cacheprovider -k 'docs or catalog or tried or {name}'"  # the other caches have their own turn
+    for name, text in FILES.items():
+        (tmp_path / "kvcache" / "caches" / f"{name}.py").write_text(text)
+    others = f"(not it_is_right and not api and not perplexity) or {' or '.join(FILES)}"  # operations on the caches that are there have their own turn
+    command = COMMAND.replace("python ", f"{sys.executable} ") + f" -p no:cacheprovider -k '{others}'"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert f"`{name}`" in (tmp_path / "docs" / "caches.md").read_text()
+    table = (tmp_path / "docs" / "caches.md").read_text()
+    assert all(f"`{name}`" in table for name in FILES)
 
 
 def test_tova_fits_on_a_page():

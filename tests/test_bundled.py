@@ -109,7 +109,7 @@ def test_the_model_adds_single_digits(shipped):
     assert sum(f" is {a + b}." in reply for (a, b), reply in zip(sums, replies)) >= 95
 
 
-@pytest.mark.parametrize(("kind", "distance", "share"), [("trained_ways", 512, 0.85), ("new_ways", 128, 0.7), ("sixth", 128, 0.8)])
+@pytest.mark.parametrize(("kind", "distance", "share"), [pytest.param("trained_ways", 512, 0.85, marks=pytest.mark.slow), ("new_ways", 128, 0.7), ("sixth", 128, 0.8)])
 def test_the_model_recalls_about_as_often_as_its_card_says(shipped, kind, distance, share):
     assert recalled(*shipped, kind, distance, 16)["recalled"] >= share
 
@@ -154,6 +154,7 @@ def test_an_evaluation_and_a_separation_are_printed_and_written(tmp_path, capsys
     assert "| trained ways: recalled | 2 |" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_each_cache_forgets_is_measured_with_the_caches_themselves(shipped):
     caches = (("dynamic", {}), ("static", {"max_cache_len": 256}), ("sliding_window", {"window_length": 32}), ("sink", {"window_length": 32}))
     rows = {row.label: row for row in separation.measure(*shipped, 8, (64,), caches, tell=lambda line: None)}
@@ -172,6 +173,7 @@ def test_what_was_measured_on_the_default_sets_the_caches_apart():
     assert measured[separation.NO_CACHE].items() <= measured["Dynamic"].items(), "asked as far as 1,024 tokens"
 
 
+@pytest.mark.slow
 def test_the_guided_demo_sets_its_four_columns_apart():
     loaded, heard = models.load(models.DEFAULT), []
     for name, parameters in PRESETS:

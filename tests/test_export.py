@@ -45,6 +45,12 @@ def test_a_static_cache_without_dtype_is_allocated_and_right_for_every_exported_
     torch.testing.assert_close(stepped(exported(model, cache, ids), ids), logits_without_cache(model, ids), **CLOSE)
 
 
+def test_every_static_cache_is_allocated_without_a_dtype():
+    for made, architecture in ((kvcache.OffloadedStaticCache, "llama"), (kvcache.SlidingWindowCache, "mistral"), (kvcache.HybridCache, "gemma2")):
+        cache = made(model_of(architecture).config, 1, 64, "cpu")
+        assert all(layer.is_initialized and layer.keys.dtype == torch.float32 for layer in cache.layers), made
+
+
 def test_a_static_cache_without_dtype_still_takes_a_model_of_another():
     keys = torch.randn(2, 1, 2, 3, 16, dtype=torch.bfloat16)
     cache = kvcache.StaticCache(model_of("llama").config, batch_size=1, max_cache_len=64, device="cpu")

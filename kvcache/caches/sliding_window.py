@@ -153,7 +153,7 @@ class SlidingWindowCache(StaticNames, Cache):
     """Keep the last `window_length` tokens in every attention layer; without one, the model's own sliding window.
 
     With `max_cache_len` shapes are static, min(window_length, max_cache_len) tokens a layer in one piece, allocated now
-    where batch size (`max_batch_size`, or `batch_size`), dtype and device (or layer_device_map) are given; without it
+    where batch size (`max_batch_size`, or `batch_size`) and device (or layer_device_map) are given; without it
     windows grow as they fill. Lossy on full-attention layers once seen > window_length, and without sinks a model may
     lose its thread there: see SinkCache. Decoding with drafts is refused where the window is not the model's own. Raises ValueError when there is neither a window_length nor a config with one.
     """
