@@ -104,7 +104,7 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
             raise ValueError("a step compiled around its cache takes one token of one row, without a mask")
         cache = arguments.pop(keyword)
         cache.get_mask_sizes(1, 0)  # where a cache refuses a forward, as the model's own mask would ask
-        arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=model.device)
+        arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=arguments["input_ids"].device)
         _fed.cache = cache
         try:
             return compiled(**arguments, **{keyword: passing})

@@ -21,6 +21,7 @@ from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
 from .padding import refuse_padding
 from .step import wants_compiled
+from .weights import device_of
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def resilient_generate(
     if kwargs.get("streamer") is not None:
         raise ValueError("resilient_generate takes no streamer: a second attempt would stream its tokens again")
     rungs = [(cache_implementation, cache_config), *((rung, None) if isinstance(rung, str) else rung for rung in ladder)]
-    state, tried = _random_state(model.device), []
+    state, tried = _random_state(device_of(model)), []
     for name, config in rungs:
         failure = _unfit(model, name, config) if tried else None
         if failure is None:
@@ -154,7 +155,7 @@ def resilient_generate(
             output.cache_implementation = name
             return output
         tried.append(f"{name}: {failure}")
-        _free(model.device)
+        _free(device_of(model))
         _restore(state)
     raise torch.OutOfMemoryError(f"out of memory with every cache that was tried: {'; '.join(tried)}")
 
@@ -198,7 +199,7 @@ def _free(device: torch.device) -> None:
 
 
 def _module_of(device: torch.device):
-    """torch.cuda, torch.xpu ... of a device; None where torch has none, as for meta."""
+    """torch.cuda, torch.xpu ... of a device; None where torch has none."""
     return getattr(torch, device.type, None)
 
 

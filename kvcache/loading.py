@@ -8,6 +8,7 @@ from .cache import Cache
 from .catalog import create, entry
 from .files import CacheFileError, fingerprint, read
 from .pictures import Shift
+from .weights import device_of
 
 
 def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
@@ -29,12 +30,13 @@ def load(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:
         raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
+    device = device_of(model)
     for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
-        rows = {name: file.tensors[f"{index}.{name}"].to(model.device) for name in layer.stores if f"{index}.{name}" in file.tensors}
+        rows = {name: file.tensors[f"{index}.{name}"].to(device) for name in layer.stores if f"{index}.{name}" in file.tensors}
         layer.restore(rows, saved)
     if "shift" in header:
         end, by = header["shift"]
-        cache.shift = Shift(end, torch.tensor(by, device=model.device))
+        cache.shift = Shift(end, torch.tensor(by, device=device))
     if hasattr(cache, "restored"):
         cache.restored()
     cache.token_ids = header["token_ids"]

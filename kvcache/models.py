@@ -44,6 +44,7 @@ from .architecture import (
 )
 from .state import CARRIES
 from .step import CompiledStep
+from .weights import LOADING, device_of
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
 TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
@@ -481,7 +482,9 @@ def _read_folder(
 def _from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
     """The model from its folder, found or downloaded. Whatever goes wrong is a ModelError: files may be broken in ways nobody thought of."""
     try:
-        return _read_folder(choice, _folder_of(choice, device, dtype, progress), device, dtype, progress)
+        folder = _folder_of(choice, device, dtype, progress)
+        with LOADING:
+            return _read_folder(choice, folder, device, dtype, progress)
     except ModelError:
         raise
     except Exception as error:
@@ -539,7 +542,7 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
         model=model,
         tokenizer=tokenizer,
         config=model.config,
-        device=weight.device,
+        device=device_of(model),
         dtype=weight.dtype,
         context_length=_context_length(text_config),
         eos_ids=_eos_ids(model, tokenizer),
@@ -588,7 +591,8 @@ class ModelStore:
     """Loaded models, the least recently used dropped. Safe to use from several threads.
 
     A model still held by a conversation stays in memory until that lets go. Two threads that ask for the same model
-    load it once; a slow download holds up nobody who asks for another.
+    load it once; a slow download holds up nobody who asks for another. Downloaded or not, folders are read one at a
+    time in the whole process; see `weights.LOADING` for what else in it loads models.
     """
 
     def __init__(self, max_models: int = 2) -> None:

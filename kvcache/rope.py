@@ -19,6 +19,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from .architecture import cache_argument, modeling_module
 from .predict import shapes_of
+from .weights import device_of
 
 # transformers' names of the RoPE types with fixed frequencies. "dynamic" and "longrope" change theirs with length.
 FIXED_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
@@ -94,7 +95,7 @@ def verify_rope(model, rope: Rope, layers: list[int]) -> None:
         return
     if model.config.is_encoder_decoder:
         raise RopeError(f"how {model.config.model_type} rotates its keys can be checked on decoders alone, and it has an encoder")
-    ids = torch.arange(6, device=next(model.parameters()).device)[None] + 3
+    ids = torch.arange(6, device=device_of(model))[None] + 3
     with _evaluating(model):
         here, there = (_keys_at(model, ids, start) for start in (0, 7))
     for layer in layers:

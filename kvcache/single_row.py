@@ -11,6 +11,8 @@ import itertools
 import psutil
 import torch
 
+from .weights import is_offloaded
+
 HALVES = (torch.bfloat16, torch.float16)
 SHARE = 0.25  # of the memory that is free, at most, for 16-bit copies
 
@@ -38,7 +40,9 @@ def twin(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def for_single_rows(model: torch.nn.Module) -> torch.nn.Module:
-    """A twin of a model whose float32 linear layers on a CPU are `SingleRow`s; of 16-bit copies where those fit into a quarter of the free memory."""
+    """A twin of a model whose float32 linear layers on a CPU are `SingleRow`s; of 16-bit copies where those fit into a quarter of the free memory. Raises ValueError for one whose weights are offloaded."""
+    if is_offloaded(model):
+        raise ValueError("its weights are offloaded, and a step is compiled for weights that stay in memory")
     made = twin(model)
     linears = [(parent, name, child) for parent in made.modules() for name, child in parent.named_children() if _takes_rows(child)]
     numbers = sum({id(linear.weight): linear.weight.numel() for _, _, linear in linears}.values())

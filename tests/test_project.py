@@ -10,7 +10,7 @@ import kvcache
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
-    "kvcache.architecture", "kvcache.layer", "kvcache.padding", "kvcache.pictures", "kvcache.whole", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.compiled", "kvcache.half_quadratic", "kvcache.encode_numba", "kvcache.quantize", "kvcache.packed_numba", "kvcache.packed", "kvcache.rows", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
+    "kvcache.architecture", "kvcache.layer", "kvcache.padding", "kvcache.pictures", "kvcache.whole", "kvcache.weights", "kvcache.state", "kvcache.configs", "kvcache.files", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.compiled", "kvcache.half_quadratic", "kvcache.encode_numba", "kvcache.quantize", "kvcache.packed_numba", "kvcache.packed", "kvcache.rows", "kvcache.single_row", "kvcache.around", "kvcache.step", "kvcache.memory",
     "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
     "kvcache.conversation", "kvcache.speed", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ..weights import LOADING
 from . import grow, mimetic, mimetic_mamba, reader, tokenizer, words
 
 WINDOW = 256  # tokens that a windowed layer sees
@@ -104,7 +105,8 @@ def fresh(name: str, seed: int = 0, start: Path | None = None, tok: PreTrainedTo
     With a tokenizer of whole words, the embeddings of those begin with what they mean. Raises ValueError for one with more tokens than the model has room for.
     """
     torch.manual_seed(seed)
-    model = MEMBERS[name].make().float()
+    with LOADING:
+        model = MEMBERS[name].make().float()
     MEMBERS[name].initialise(model, seed)
     if tok is not None and len(tok) > model.config.vocab_size:
         raise ValueError(f"{name} has room for {model.config.vocab_size:,} tokens, and the tokenizer has {len(tok):,}: `words.shortened` takes its latest merges away")

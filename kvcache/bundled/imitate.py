@@ -11,12 +11,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from ..weights import LOADING
+
 RATE, FLAT = 4e-3, 0.3  # flat until this share of the steps, then falling to 0
 
 
 def imitate(model: nn.Module, pupils: Mapping[str, Callable[[Tensor], Tensor]], start: Path, ids: Callable[[int], Tensor], steps: int) -> dict[str, float]:
     """Train parts of `model` in place; `pupils` are named by the teacher's sublayers. ids(step) [B, T] is what is read. Returns each one's error at the end."""
-    teacher = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32).eval().to(next(model.parameters()).device)
+    with LOADING:
+        teacher = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+    teacher.eval().to(next(model.parameters()).device)
     fed, given = recorded({name: teacher.get_submodule(name) for name in pupils})
     parameters = list(model.parameters())  # those of no pupil get no gradient and stay
     adamw = torch.optim.AdamW(parameters, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
