@@ -18,7 +18,6 @@ import transformers
 
 from .architecture import cache_argument, decoder_config, layer_types
 from .graph import graph
-from .weights import device_of
 
 WHOLE = {"full_attention", "sliding_attention"}  # types of layers in which a single token attends to all that an update returns; in a chunked one a mask hides some
 NAME = "kvcache_around"  # of the attention, as transformers knows it
@@ -113,7 +112,7 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
             raise ValueError("a step compiled around its cache takes one token of one row, without a mask")
         cache = arguments.pop(keyword)
         cache.get_mask_sizes(1, 0)  # where a cache refuses a forward, as the model's own mask would ask
-        arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=device_of(model))
+        arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=arguments["input_ids"].device)
         _fed.cache = cache
         try:
             return compiled(**arguments, **{keyword: passing})

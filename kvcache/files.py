@@ -19,7 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from .architecture import decoder_config
-from .weights import placed_parameters
+from .weights import named_weights
 
 FORMAT = 1
 HEADER_KEY = "kvcache"
@@ -99,14 +99,14 @@ IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype."""
+    """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype, wherever it is kept."""
     config = _relevant(decoder_config(model).to_dict())
     total = hashlib.sha256(model.config.model_type.encode() + json.dumps(config, sort_keys=True, default=str).encode())
-    for name, parameter in placed_parameters(model):
-        flat = parameter.reshape(-1)
+    for name, weight in named_weights(model):
+        flat = weight.reshape(-1)
         places = [i * (len(flat) - 1) // 15 for i in range(16)]  # as integers: float32 has no places beyond 2**24
         sample = flat[torch.tensor(places, device=flat.device)] if len(flat) else flat
-        total.update(f"{name.removeprefix('_orig_mod.')} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        total.update(f"{name.removeprefix('_orig_mod.')} {tuple(weight.shape)} {weight.dtype}".encode())
         total.update(sample.float().cpu().numpy().tobytes())
     return total.hexdigest()
 

@@ -214,7 +214,7 @@ def _free(device: torch.device) -> None:
 
 
 def _module_of(device: torch.device):
-    """torch.cuda, torch.xpu ... of a device; None where torch has none, as for meta."""
+    """torch.cuda, torch.xpu ... of a device; None where torch has none."""
     return getattr(torch, device.type, None)
 
 

@@ -44,17 +44,12 @@ from .architecture import (
 )
 from .state import CARRIES
 from .step import CompiledStep
-from .weights import device_of
+from .weights import LOADING, device_of
 
 # Model types whose encoder reads text and whose decoder goes on from a cache: measured, see tests/test_seq2seq.py.
 TEXT_TO_TEXT = ("bart", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "marian", "mbart", "mt5", "mvp", "pegasus", "plbart", "t5", "umt5")
 
 Progress = Callable[[float, str], None]  # (fraction of the work done, what is being done)
-
-
-# transformers reads weights under settings of the whole process (torch's default dtype and device, how modules are initialised), so one model at a time;
-# a program that reads models of its own meanwhile holds it too.
-READING = threading.Lock()
 
 
 class ModelError(ValueError):
@@ -480,8 +475,7 @@ def _read_folder(
     _report(progress, 0.85, f"Reading {choice.title}: weights")
     maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        with READING:
-            model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True)
+        model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True)
         model = model.to(device).eval()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(f"{choice.id} does not fit into {device.type} memory: pick a smaller model.") from error
@@ -493,7 +487,9 @@ def _read_folder(
 def _from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
     """The model from its folder, found or downloaded. Whatever goes wrong is a ModelError: files may be broken in ways nobody thought of."""
     try:
-        return _read_folder(choice, _folder_of(choice, device, dtype, progress), device, dtype, progress)
+        folder = _folder_of(choice, device, dtype, progress)
+        with LOADING:
+            return _read_folder(choice, folder, device, dtype, progress)
     except ModelError:
         raise
     except Exception as error:
@@ -599,7 +595,8 @@ class ModelStore:
     """Loaded models, the least recently used dropped. Safe to use from several threads.
 
     A model still held by a conversation stays in memory until that lets go. Two threads that ask for the same model
-    load it once; a slow download holds up nobody who asks for another, and weights on disk are read one model at a time.
+    load it once; a slow download holds up nobody who asks for another. Downloaded or not, folders are read one at a
+    time in the whole process; see `weights.LOADING` for what else in it loads models.
     """
 
     def __init__(self, max_models: int = 2) -> None:

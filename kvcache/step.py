@@ -21,6 +21,7 @@ from . import around
 from .compile_thread import kept_apart
 from .graph import NoGraph, graph, graphs_there_are
 from .single_row import for_single_rows, twin
+from .weights import is_offloaded
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ class CompiledStep:
             return "a step is compiled for models without an encoder alone"
         if getattr(cache, "parameters", None) is None:
             return "a step is compiled for caches that the catalog made: another one like it is needed to try it"
+        if is_offloaded(self.model):
+            return "its weights are offloaded, and a step is compiled for weights that stay in memory"
         return why_not_compiled() or around.misfit(self.model.config)
 
     def awaits(self, cache: Any) -> bool:

@@ -1,47 +1,56 @@
-"""Where a model's weights really are: accelerate's offloading leaves parameters on "meta" and keeps their numbers in its hooks."""
+"""The weights of a model: loaded one model at a time, and found where they are, be it where accelerate keeps them between forwards."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+# Held while a model is loaded or made. `from_pretrained` changes the whole process while it runs: torch's default dtype, `tie_weights` of every
+# model and more; two at once undo each other's changes in the wrong order, and then nothing loads any more, or weights stay newly initialised.
+# A program around this library that loads models of its own in another thread takes it, too: `with kvcache.weights.LOADING:`.
+LOADING = threading.RLock()
+
+
+def named_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """`model.named_parameters()`, with the values of those that accelerate has offloaded to the CPU or a disk; weights that are tied come once.
+
+    Raises ValueError for a parameter on the meta device whose values nobody keeps.
+    """
+    ties, known = _ties(model), set()
+    for name, parameter in model.named_parameters():
+        source = ties.get(name, name)
+        if not parameter.is_meta:
+            yield name, parameter.detach()
+        elif source not in known:  # offloading makes two parameters on "meta" of one that was tied
+            hook, local = _offloading(model, name)
+            yield name, hook.weights_map[local].to(parameter.dtype)
+        known.add(source)
+
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where a model computes: the device of its first parameter that is somewhere, else the one that accelerate moves offloaded ones to."""
-    parameters = list(model.parameters())
-    placed = next((parameter.device for parameter in parameters if parameter.device.type != "meta"), None)
-    if placed is not None:
-        return placed
-    moved_to = (getattr(hook, "execution_device", None) for module in model.modules() for hook in _hooks(module))
-    device = next((device for device in moved_to if device is not None), parameters[0].device if parameters else "cpu")
-    return torch.device(device if isinstance(device, (str, torch.device)) else f"cuda:{device}")
+    """Where a model takes its inputs: the device of its first parameter, or the one it is brought to for a forward. Raises ValueError as `named_weights` does."""
+    name, parameter = next(model.named_parameters())
+    return torch.device(_offloading(model, name)[0].execution_device) if parameter.is_meta else parameter.device
 
 
-def placed_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """`model.named_parameters()`, offloaded ones as they are kept on the CPU or on disk. Raises ValueError for one that is nowhere."""
-    modules, tied = dict(model.named_modules()), getattr(model, "all_tied_weights_keys", None) or {}
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != "meta":
-            yield name, parameter.detach()
-        elif name not in tied:  # offloading parts them, and named_parameters then lists both
-            owner, _, own = name.rpartition(".")
-            yield name, _kept(modules[owner], own, name)
+def is_offloaded(model: torch.nn.Module) -> bool:
+    """Are there weights that are brought in for each forward?"""
+    return any(parameter.is_meta for parameter in model.parameters())
 
 
-def _kept(module: torch.nn.Module, own: str, name: str) -> torch.Tensor:
-    for hook in _hooks(module):
-        weights = getattr(hook, "weights_map", None)
-        if weights is not None and own in _names(weights):
-            return weights[own]
-    raise ValueError(f"the parameter {name} is on the meta device, and no hook of accelerate's keeps its numbers: load the model's weights first")
+def _ties(model: torch.nn.Module) -> dict[str, str]:
+    """Names of tied parameters -> the name of what they are tied to."""
+    within = {f"{prefix}." if prefix else "": getattr(module, "all_tied_weights_keys", None) or {} for prefix, module in model.named_modules()}
+    return {prefix + name: prefix + source for prefix, ties in within.items() for name, source in ties.items()}
 
 
-def _names(weights: Any) -> set[str]:
-    """Names in a map of one module's weights, which may be a part of a larger map, by prefix."""
-    prefix = getattr(weights, "prefix", "")
-    return {key.removeprefix(prefix) for key in weights}
-
-
-def _hooks(module: torch.nn.Module) -> list:
-    hook = getattr(module, "_hf_hook", None)
-    return [] if hook is None else list(getattr(hook, "hooks", [hook]))
+def _offloading(model: torch.nn.Module, name: str) -> tuple[Any, str]:
+    """accelerate's hook that keeps a parameter, on its module or on one around that, and the parameter's name there."""
+    path = name.split(".")
+    for depth in reversed(range(len(path))):
+        hook = getattr(model.get_submodule(".".join(path[:depth])), "_hf_hook", None)
+        for each in getattr(hook, "hooks", (hook,)):  # one, or several in a row
+            if getattr(each, "offload", False):
+                return each, ".".join(path[depth:])
+    raise ValueError(f"{name} of this {type(model).__name__} is on the meta device and has no values: load the model's weights first")

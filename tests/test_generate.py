@@ -5,6 +5,7 @@ import logging
 import sys
 import weakref
 
+import accelerate
 import pairs
 import pytest
 import torch
@@ -276,6 +277,14 @@ def test_each_shortage_takes_the_next_rung_and_says_so(times, rung, monkeypatch,
     assert ours.cache_implementation == rung and torch.equal(ours, model.generate(ids, **GREEDY))
     said = [record.getMessage() for record in caplog.records if record.name == "kvcache.generate"]
     assert len(said) == (times > 0) and all(f"generated with the {rung} cache after dynamic: " in text for text in said)
+
+
+def test_memory_is_freed_where_an_offloaded_model_computes(monkeypatch):
+    model, freed = accelerate.cpu_offload(model_of.__wrapped__("llama"), torch.device("cpu")), []
+    monkeypatch.setattr(LIBRARY, "_free", freed.append)
+    Shortage(monkeypatch, 1, OUT_OF_MEMORY[0])
+    resilient_generate(model, token_ids(1, 12), **GREEDY)
+    assert freed == [torch.device("cpu")]
 
 
 def test_at_the_end_of_the_ladder_the_error_says_what_was_tried(monkeypatch):

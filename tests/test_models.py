@@ -6,17 +6,23 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
 from huggingface_hub import constants
-from tiny_chat import make_model, tiny
+from tiny_chat import make_model, some_ids, tiny
+from transformers import LlamaForCausalLM
 
+import kvcache
 from kvcache import bundled, models
 from kvcache.architecture import usual_cache_argument
 from kvcache.bundled import evaluate, separation
+from kvcache.engine import Sampling, Token, feed, generate_tokens
 from kvcache.models import CHOICES, ModelError, ModelStore, find_choice, pick_device, pick_dtype
+from kvcache.speed.rigs import ModelRig
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +244,59 @@ def test_threads_that_ask_for_the_same_model_get_the_same_one(folder):
     for thread in threads:
         thread.join()
     assert len(got) == 4 and len(set(map(id, got))) == 1
+
+
+def while_a_llama_is_made(monkeypatch, act):
+    """Have `act()` called in the middle of each load, where transformers has changed the whole process."""
+    make = LlamaForCausalLM.__init__
+
+    def made(self, config):
+        make(self, config)
+        act()
+
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", made)
+
+
+def test_models_are_loaded_and_made_one_at_a_time_in_the_whole_process(folder, tmp_path, monkeypatch):
+    """Two at once leave transformers unable to load anything, or weights newly initialised."""
+    folders, busy, most, loaded = [shutil.copytree(folder, tmp_path / name) for name in "abc"], [], [], []
+    while_a_llama_is_made(monkeypatch, lambda: (busy.append(1), most.append(len(busy)), time.sleep(0.02), busy.pop()))
+    ways = [partial(ModelStore().load, str(each), device="cpu") for each in folders[:2]] + [partial(evaluate.load, folders[2])]
+    ways.append(partial(ModelRig, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32))
+    threads = [threading.Thread(target=lambda way=way: loaded.append(way())) for way in ways]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4 and len(loaded) == 4
+
+
+def test_a_reply_beside_the_load_of_a_bfloat16_model_is_what_it_is_alone(folder, monkeypatch):
+    """transformers makes bfloat16 the default dtype of every thread meanwhile."""
+    alone, beside = replies(), []
+    while_a_llama_is_made(monkeypatch, lambda: beside.append((torch.get_default_dtype(), in_a_thread(replies))))
+    assert ModelStore().load(str(folder), device="cpu", dtype="bfloat16").dtype == torch.bfloat16
+    (default, found), = beside
+    assert default == torch.bfloat16 and found.keys() == alone.keys()
+    for name, (ids, logits) in alone.items():
+        assert found[name][0] == ids and torch.equal(found[name][1], logits), name
+
+
+def replies():
+    """Of every cache that suits the model, sampled tokens and the logits after them."""
+    loaded, caches = tiny("llama"), {name: kvcache.create(name, tiny("llama").model) for name, entry in kvcache.ENTRIES.items() if not entry.fits_alone(tiny("llama").config)}
+    return {name: reply(loaded, cache) for name, cache in caches.items()}
+
+
+def reply(loaded, cache):
+    events = generate_tokens(loaded, cache, some_ids(300), sampling=Sampling(max_new_tokens=4, temperature=1.0))
+    ids = [event.id for event in events if isinstance(event, Token)]
+    return ids, feed(loaded, cache, ids[-1:])
+
+
+def in_a_thread(act):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
 
 
 def test_a_failed_load_leaves_what_was_there_and_can_be_tried_again(folder, tmp_path):

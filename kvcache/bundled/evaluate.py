@@ -14,6 +14,7 @@ import torch
 
 from ..architecture import cache_argument
 from ..catalog import create
+from ..weights import LOADING
 from . import MODELS, card, environment, path, questions
 from .questions import Case
 
@@ -79,8 +80,9 @@ def load(folder: Path):
     """Model in float32 and tokenizer of a folder."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
-    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    with LOADING:
+        kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModelForCausalLM
+        model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(folder)
 
 

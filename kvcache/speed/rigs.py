@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from ..architecture import cache_argument
 from ..step import CompiledStep
+from ..weights import LOADING
 
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
 CONTEXT_LIMIT = 1 << 18
@@ -34,7 +35,7 @@ class ModelRig:
 
     def __init__(self, **geometry: int):
         config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=CONTEXT_LIMIT, attn_implementation="sdpa", **geometry)
-        with torch.random.fork_rng(devices=[]):
+        with LOADING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.model = LlamaForCausalLM(config).eval()
         self.token = torch.zeros(1, 1, dtype=torch.long)
