@@ -110,7 +110,7 @@ def attend(
     query [B, Hq, n, D], or for one token [B, H, Hq / H, D], as transformers packs grouped heads; returns the query's shape with the values' D.
     """
     ours = isinstance(key, CachedStates) and isinstance(value, CachedStates) and key.layer is value.layer and not isinstance(query, CachedStates)
-    if not ours or dropout_p or query.dim() != 4 or (query.requires_grad and torch.is_grad_enabled()):
+    if not ours or dropout_p or query.dim() != 4:
         return None
     batch, heads, tokens, dim = key.held.shape
     if value.held.shape[:3] != (batch, heads, tokens) or query.shape[0] != batch or query.shape[3] != dim or query.shape[1] % heads:

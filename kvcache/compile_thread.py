@@ -76,10 +76,15 @@ def kept_apart() -> Iterator[None]:
         yield
 
 
+def is_busy() -> bool:
+    """Is a compiler at work already?"""
+    return _one.locked() or (_running is not None and _running.is_alive())
+
+
 def start(work: Callable[[], None]) -> bool:
     """Run `work` in a thread of low priority; False, and nothing is done, where a compiler is at work already."""
     global _running
-    if _one.locked() or (_running is not None and _running.is_alive()):
+    if is_busy():
         return False
     _running = threading.Thread(target=_work, args=(work,), name="kvcache-torch-compile", daemon=True)
     _running.start()

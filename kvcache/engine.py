@@ -355,8 +355,10 @@ def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
     loaded.step.prepare(cache, trial)
 
 
-def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
-    """Begin to compile a step for caches like this one in a thread beside; not while another one is compiled."""
+def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> bool:
+    """Begin to compile a step for caches like this one in a thread beside; False, and nothing is done, while another one is compiled."""
+    if compile_thread.is_busy():
+        return False
     threads, kind = torch.get_num_threads(), catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
 
     def work() -> None:
@@ -364,7 +366,7 @@ def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
             torch.set_num_threads(threads)
         compile_step(loaded, kind, ids[:TRIED])
 
-    compile_thread.start(work)
+    return compile_thread.start(work)
 
 
 def _compile_note(loaded: LoadedModel, cache: Any, decode: str, compiled_now: bool) -> str:
@@ -484,6 +486,7 @@ def _loop(
     pick = make_picker(sampling, loaded.device)
     text = Detokenizer(loaded.tokenizer, stop_text)
     ids = seen_ids + new_ids
+    wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
     for index in range(sampling.max_new_tokens):
         ids.append(pick(ids, logits))
         piece, seconds = text.add(ids[-1]), watch.seconds
@@ -494,8 +497,7 @@ def _loop(
         if reason is not None:
             yield done(reason, text.flush())
             return
-        if decode == "auto" and loaded.step.awaits(cache):
-            compile_beside(loaded, cache, new_ids)
+        wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
         logits = feed(loaded, cache, ids[-1:], compiled=decode != "eager")
 
 

@@ -376,7 +376,7 @@ class Layer(Stored, CacheLayerMixin):
 
     def sides(self) -> tuple[Buffer, Buffer]:
         """The buffers of keys and of values as they came."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say which buffers hold its keys and values: it needs sides(), or to derive from RowsLayer")
 
     def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Keys and values as attention reads them, to be read alone: a fork may share their storage."""
@@ -506,8 +506,9 @@ class EvictingLayer(RowsLayer):
         for buffer in (self.key_rows, self.value_rows):
             rows = buffer.view()
             index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
-            buffer.replace(rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D])))
-            buffer.shrink(len(buffer))
+            kept = rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D]))
+            buffer.clear()  # into storage of its own: layers that share keys may still read what was handed over
+            buffer.append(kept)
 
     @property
     def held(self) -> int:

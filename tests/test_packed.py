@@ -164,13 +164,16 @@ def test_anything_but_attention_decodes_first():
     assert torch.equal(layer.keys, k)
 
 
-def test_gradients_are_not_lost():
-    layer, states = filled()
-    query = queries(2, 3, 64).requires_grad_()
-    SDPA(query, *states).sum().backward()
-    assert query.grad.abs().sum() > 0
-    grown = layer.update(torch.randn(2, 3, 1, 64).requires_grad_(), torch.randn(2, 3, 1, 64).requires_grad_())
-    assert not any(isinstance(s, CachedStates) for s in grown)
+@pytest.mark.parametrize("tokens", [1, 3, 70])
+@pytest.mark.parametrize("wanted", ["query", "keys", "values"])
+def test_gradients_are_those_of_decoding_first(wanted, tokens):
+    given = {"query": queries(2, 3, 64, tokens), "keys": torch.randn(2, 3, tokens, 64), "values": torch.randn(2, 3, tokens, 64)}
+    given[wanted].requires_grad_()
+    states = filled()[0].update(given["keys"], given["values"])
+    found = torch.autograd.grad(SDPA(given["query"], *states).square().sum(), given[wanted], retain_graph=True)[0]
+    expected = torch.autograd.grad(SDPA(given["query"], *dense(states)).square().sum(), given[wanted])[0]
+    assert expected.abs().sum() > 0
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

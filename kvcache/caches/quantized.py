@@ -156,7 +156,7 @@ class QuantizedLayer(Layer):
         if not self.quantized:
             return (rows["key"], rows["value"]) if rows else (self.key_residual.view(), self.value_residual.view())
         packed = [self._packed(side, rows and rows[side]) for side in ("key", "value")]
-        if self.compute_dtype != torch.float32 or new.requires_grad:
+        if self.compute_dtype != torch.float32:
             return tuple(torch.cat([self._decoded(side), states.recent()], dim=T) for side, states in zip(("key", "value"), packed))
         return hand_over(self, *packed, new.shape[T])
 

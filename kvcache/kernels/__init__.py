@@ -25,7 +25,7 @@ def decode_attention(
         return cpu.attention(query, keys, values, mask, scale)
     if not isinstance(keys, Packed):
         return None
-    if query.shape[2] <= FEW or not isinstance(values, Packed):
+    if query.shape[2] <= FEW:
         return reference.attention(query, keys, values, mask, scale, is_causal)
     return cpu.attention_of_many(query, keys, values, mask, scale, is_causal) if query.is_cpu else None
 

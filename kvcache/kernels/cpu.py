@@ -50,6 +50,8 @@ def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | tor
     """Can the loops do this attention now? One token, under no mask but one of tokens, in a layout that they know. `wait` for them to compile, or say no until they have."""
     if query.shape[2] != 1 or query.device.type != "cpu" or not (mask is None or mask.shape[1:] == (1, 1, keys.shape[2])):
         return False
+    if torch.is_grad_enabled() and any(states.requires_grad for states in (query, keys, values)):  # which the loops would lose
+        return False
     if isinstance(keys, Packed):
         return isinstance(values, Packed) and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block) and PACKED.ready(wait)
     return query.dtype == keys.dtype == values.dtype == torch.float32 and PLAIN.ready(wait)

@@ -669,7 +669,7 @@ def rows_worker(task):
 
 @numba.njit(**COMPILED)
 def heads_at(scale, places):
-    """What `attend_heads` takes first, from `packed.places`: numbers cost a tenth of what arrays do to hand over from Python."""
+    """What `attend_heads` takes first, from `cpu._places`: numbers cost a tenth of what arrays do to hand over from Python."""
     batch, heads, many, query, bias, biased, nbits, block, packed, start, stop = places[:11]
     kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, key_dim, _ = places[11:22]
     vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, value_dim, groups = places[22:]

@@ -38,6 +38,10 @@ class Packed(NamedTuple):
     def device(self) -> torch.device:
         return self.residual.device
 
+    @property
+    def requires_grad(self) -> bool:
+        return self.residual.requires_grad or self.encoded.scales.requires_grad
+
     def dense(self) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded."""
         return torch.cat([self.decoded(0, self.packed, self.residual.dtype), self.recent()], dim=2)
