@@ -3,7 +3,7 @@ import argparse
 import os
 
 import ui  # noqa: F401  (first: switches telemetry off before gradio is imported)
-from kvcache import models
+from kvcache.chat import models
 from ui import page, theme
 
 

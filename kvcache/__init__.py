@@ -15,13 +15,12 @@ from .caches.quantized import HQQQuantizedCache, QuantizedCache, QuantoQuantized
 from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
 from .caches.static import StaticCache
-from .catalog import ENTRIES, create, predict_memory
+from .catalog import ENTRIES, create, load_cache, predict_memory
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
+from .feed import feed
 from .generate import generate, resilient_generate
 from .layer import CropError
-from .loading import load
 from .memory import Memory, measure_memory
-from .state import feed
 
 __version__ = "0.1.0"
 
@@ -49,7 +48,7 @@ __all__ = [
     "create",
     "feed",
     "generate",
-    "load",
+    "load_cache",
     "measure_memory",
     "predict_memory",
     "resilient_generate",

@@ -97,7 +97,7 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
     return importlib.import_module(f"{package}.{name.replace('configuration_', 'modeling_')}")
 
 
-def misfit(model_or_config) -> str | None:
+def why_not_cached(model_or_config) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
     config = whole_config(model_or_config)
     if reason := why_not_prompted(model_or_config):
@@ -155,7 +155,7 @@ def tokens_at_once(config: PreTrainedConfig, filled: bool) -> int | None:
     return 1 if filled and (_both_ways(config) or "reference_sliding_attention" in layer_types(config)) else None
 
 
-def static_misfit(config: PreTrainedConfig) -> str | None:
+def why_not_static(config: PreTrainedConfig) -> str | None:
     """Why room for tokens that have not come yet would change a model's results, or None."""
     if config.model_type in COUNTS_KEYS:
         return f"{config.model_type} takes every key there is for a token seen, the empty room of static shapes too"
@@ -163,10 +163,10 @@ def static_misfit(config: PreTrainedConfig) -> str | None:
         return f"the {config.model_type} of this model reads a prompt in both directions, the empty room of static shapes too"
     if odd := sorted(set(get_layer_types_and_kwargs(config)[0]) - set(STATIC_LAYER_TYPE_MAPPING)):
         return f"{config.model_type} has layers of type {', '.join(odd)}, of which there is no static form"
-    return exact_misfit(config)
+    return why_not_exact(config)
 
 
-def exact_misfit(config: PreTrainedConfig) -> str | None:
+def why_not_exact(config: PreTrainedConfig) -> str | None:
     """Why a model needs the keys of all tokens seen and no room for more, or None."""
     if config.model_type == "falcon" and getattr(config, "alibi", False):
         return "falcon with alibi adds a bias as long as all tokens seen, so neither a window nor room for later ones fits beside it"

@@ -23,17 +23,16 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from . import files
+from . import saving
 from .architecture import tokens_at_once
 from .export import refuse_export
-from .key_cache import KeyCache
 from .layer import B, CropError, Layer, Stored, T, target_length
-from .legacy import usable_length
-from .padding import refuse_other_length, refuse_padding
-from .pictures import Shift, joined_shift
-from .state import GONE, NOWHERE_TO_GO_BACK, refuse_halved, refuse_jump, refuse_overflow, state_layers, went_ahead
+from .legacy import KeyCache, usable_length
+from .mrope import Shift, joined_shift
+from .recurrent import GONE, NOWHERE_TO_GO_BACK, state_layers
+from .refusals import refuse_halved, refuse_jump, refuse_other_length, refuse_overflow, refuse_padding, went_ahead
 from .upstream_quirks import leave_out_seen, loop_that_feeds, mask_of_forward
-from .whole import batch_rows, whole_number
+from .validation import batch_rows, whole_number
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -238,7 +237,7 @@ class Cache(transformers.Cache):
         return cache
 
     def save(self, path: str | os.PathLike, model: torch.nn.Module | None = None, token_ids: Sequence[int] = ()) -> None:
-        """Write this cache to a file, as safetensors with a JSON header; kvcache.load(path, model) goes on from there.
+        """Write this cache to a file, as safetensors with a JSON header; kvcache.load_cache(path, model) goes on from there.
 
         `model`, which filled it, need not be given if `create` was given one; `token_ids`, the ids seen, travel along.
         Raises ValueError without a model, for layers that are not ours, and for another number of ids than was seen.
@@ -258,12 +257,12 @@ class Cache(transformers.Cache):
             if not isinstance(layer, Stored):
                 raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
         header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids}
-        header["model"] = {"type": model.config.model_type, "fingerprint": files.fingerprint(model)}
+        header["model"] = {"type": model.config.model_type, "fingerprint": saving.fingerprint(model)}
         if self.shift is not None:
             header["shift"] = [self.shift.end, self.shift.by.tolist()]
         header["layers"] = [{"type": type(layer).__name__, **layer.header()} for layer in self.layers]
         tensors = {f"{index}.{name}": rows for index, layer in enumerate(self.layers) for name, rows in layer.rows().items()}
-        files.write(path, header, tensors)
+        saving.write(path, header, tensors)
 
     def settle(self) -> None:
         """Have all that is stored in its place, for those who read it directly: an offloaded cache waits for its copies."""

@@ -5,19 +5,23 @@ backend chosen.
 """
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Mapping
 
 import torch
 
 from . import caches
-from .architecture import decoder_config, misfit
+from .architecture import decoder_config, why_not_cached
 from .cache import Cache, Made
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
+from .mrope import Shift
 from .predict import predict_layer, shapes_of
-from .whole import whole_number
+from .saving import CacheFileError, fingerprint, read
+from .validation import whole_number
+from .weights import device_of
 
 ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
@@ -45,9 +49,9 @@ def first_fitting(model_or_config) -> str:
 
     Raises ValueError, with the reason, for a model that none suits.
     """
-    if reason := misfit(model_or_config):
+    if reason := why_not_cached(model_or_config):
         raise ValueError(f"no cache suits this model: {reason}")
-    return next(name for name, each in ENTRIES.items() if not each.fits_alone(model_or_config))
+    return next(name for name, each in ENTRIES.items() if not each.why_not_alone(model_or_config))
 
 
 def create(name: str, model_or_config, **parameters) -> Cache:
@@ -90,3 +94,32 @@ def predict_memory(
     shapes = shapes_of(config, batch_size, dtype.itemsize)
     layers = tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes))
     return Memory(layers, {})
+
+
+def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
+    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
+
+    Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"a cache file is opened for the model that filled it, got {type(model).__name__}")
+    file = read(path)
+    header, found = file.header, file.header["model"]
+    if found["fingerprint"] != fingerprint(model):
+        raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
+    parameters = {name: value for name, value in header["parameters"].items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
+    cache = create(header["cache"], model, **parameters)
+    types = [type(layer).__name__ for layer in cache.layers]
+    if types != [saved["type"] for saved in header["layers"]]:
+        raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
+    device = device_of(model)
+    for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
+        rows = {name: file.tensors[f"{index}.{name}"].to(device) for name in layer.stores if f"{index}.{name}" in file.tensors}
+        layer.restore(rows, saved)
+    if "shift" in header:
+        end, by = header["shift"]
+        cache.shift = Shift(end, torch.tensor(by, device=device))
+    if hasattr(cache, "restored"):
+        cache.restored()
+    cache.token_ids = header["token_ids"]
+    return cache

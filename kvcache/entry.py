@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from .architecture import decoder_config, misfit
+from .architecture import decoder_config, why_not_cached
 from .cache import Cache
-from .state import has_states_alone
+from .recurrent import has_states_alone
 
 # What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
 OPERATIONS = {
@@ -98,8 +98,8 @@ def _as_int(value: Any) -> int | None:
 class Entry:
     """A cache on offer.
 
-    `make(config, **parameters)` builds it; `misfit(config)` says in a sentence why it does not suit a model, or None;
-    `broken(config, parameters)` says which combination of values cannot be, or None; `missing()` why it cannot run here;
+    `make(config, **parameters)` builds it; `why_not_model(config)` says in a sentence why it does not suit a model, or None;
+    `why_not_values(config, parameters)` says which combination of values cannot be, or None; `why_not_installed()` why it cannot run here;
     `verify(model, cache)` checks a new cache against the model itself and raises ValueError.
     `parts`: the caches of which the first parameter chooses one that this is made of; its parameters are taken beside.
     `can`: which of OPERATIONS it does right; the others it refuses with a sentence. Tested both ways.
@@ -116,33 +116,33 @@ class Entry:
     paper: str | None = None
     for_states: bool = False  # does it suit models that have recurrent states and no attention?
     offered: bool = True  # in menus; others are kin of one that is, or for models that cannot chat
-    misfit: Callable[[PreTrainedConfig], str | None] = lambda config: None
-    broken: Callable[[PreTrainedConfig, Mapping[str, Any]], str | None] = lambda config, parameters: None
-    missing: Callable[[], str | None] = lambda: None
+    why_not_model: Callable[[PreTrainedConfig], str | None] = lambda config: None
+    why_not_values: Callable[[PreTrainedConfig, Mapping[str, Any]], str | None] = lambda config, parameters: None
+    why_not_installed: Callable[[], str | None] = lambda: None
     choice_reasons: Callable[[str, PreTrainedConfig, Mapping[str, Any]], dict[Any, str]] = lambda name, config, values: {}
     verify: Callable[[Any, Cache], None] = lambda model, cache: None
     parts: Mapping[str, Entry] = field(default_factory=dict)  # other caches, of which the first parameter names the one it is made of
     label: Callable[..., str] | None = field(default=None)
 
-    def fits(self, config) -> str | None:
+    def why_not(self, config) -> str | None:
         """None, or a sentence why this cache does not suit the model."""
-        if reason := misfit(config):
+        if reason := why_not_cached(config):
             return reason
         config = decoder_config(config)
         if has_states_alone(config) and not self.for_states:
             return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
-        return self.misfit(config)
+        return self.why_not_model(config)
 
-    def fits_alone(self, config) -> str | None:
-        """As `fits`, of a cache that is all a model is given: a model with an encoder takes a pair of them."""
+    def why_not_alone(self, config) -> str | None:
+        """As `why_not`, of a cache that is all a model is given: a model with an encoder takes a pair of them."""
         whole = getattr(config, "config", config)
-        if self.fits(whole) or not getattr(whole, "is_encoder_decoder", False):
-            return self.fits(whole)
+        if self.why_not(whole) or not getattr(whole, "is_encoder_decoder", False):
+            return self.why_not(whole)
         return f"{whole.model_type} has an encoder, whose keys and values need a place too: 'encoder_decoder' takes this cache for its decoder's"
 
-    def unavailable(self) -> str | None:
+    def why_not_here(self) -> str | None:
         """None, or "unavailable because ..."."""
-        reason = self.missing()
+        reason = self.why_not_installed()
         return None if reason is None else f"unavailable because {reason}"
 
     def disabled_choices(self, parameter: str, config, **values) -> dict[Any, str]:
@@ -166,7 +166,7 @@ class Entry:
                 takes = ", ".join(known) or "no parameters"
                 raise ValueError(f"{self.name} has no parameter {name!r}; it takes {takes}")
         values = {name: known[name].check(parameters.get(name, known[name].default)) for name in known}
-        reason = self.unavailable() or self.fits(config) or self.broken(decoder_config(config), values)
+        reason = self.why_not_here() or self.why_not(config) or self.why_not_values(decoder_config(config), values)
         if reason:
             raise ValueError(f"{self.name}: {reason}")
         return values

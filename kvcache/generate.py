@@ -21,7 +21,7 @@ from .caches.quantized import QuantizedCache, class_of
 from .catalog import ENTRIES, OTHERS, create, entry
 from .configs import NBITS, CacheConfig, QuantizedCacheConfig, settings_of
 from .entry import Entry
-from .padding import refuse_padding
+from .refusals import refuse_padding
 from .weights import device_of
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def make_cache(
 
 def _quantized(offer: Entry, model: transformers.PreTrainedModel, settings: dict[str, Any]) -> QuantizedCache:
     """A quantised cache from what 4.48's config object holds, its axes as numbers too, and what our class takes beside."""
-    _refuse_misfit(offer, model)
+    _refuse_unfit(offer, model)
     backend = offer.name if offer.name in NBITS else settings.get("backend", offer.defaults().get("backend"))
     if str(settings.get("backend", backend)).lower() != str(backend).lower():
         raise ValueError(f"cache_config is for the backend {settings['backend']!r} and cache_implementation is {offer.name!r}")
@@ -129,14 +129,14 @@ def _construct(offer: Entry, model: transformers.PreTrainedModel, settings: dict
     unknown = [name for name in settings if name not in takes]
     if unknown:
         raise ValueError(f"{offer.name} has no parameter {', '.join(map(repr, unknown))}; it takes {', '.join(takes) or 'no parameters'}")
-    _refuse_misfit(offer, model)
+    _refuse_unfit(offer, model)
     cache = offer.cache_class(config=decoder_config(model), **settings)
     offer.verify(model, cache)
     return cache
 
 
-def _refuse_misfit(offer: Entry, model: transformers.PreTrainedModel) -> None:
-    if reason := offer.unavailable() or offer.fits(model):
+def _refuse_unfit(offer: Entry, model: transformers.PreTrainedModel) -> None:
+    if reason := offer.why_not_here() or offer.why_not(model):
         raise ValueError(f"{offer.name}: {reason}")
 
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, StaticSlidingWindowLayer
 
 from .layer import Stored, capacity_for
-from .state import StateShape, state_shape
+from .recurrent_shapes import StateShape, state_shape
 
 
 @dataclass(frozen=True)

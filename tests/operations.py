@@ -247,7 +247,7 @@ def save(case):
     cache = case.filled(ids)
     with tempfile.TemporaryDirectory() as folder:
         cache.save(Path(folder) / "cache", case.model)
-        loaded = kvcache.load(Path(folder) / "cache", case.model)
+        loaded = kvcache.load_cache(Path(folder) / "cache", case.model)
     as_if_fresh(case, loaded, ids, BEFORE, AFTER)
 
 

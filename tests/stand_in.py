@@ -7,7 +7,7 @@ import torch
 
 from kvcache.caches.offloaded import Link
 from kvcache.layer import Buffer
-from kvcache.state import State
+from kvcache.recurrent import State
 
 
 class StandIn(Link):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from tiny_chat import make_model
 
 import ui  # noqa: F401  (before gradio: telemetry off)
-from kvcache import models
+from kvcache.chat import models
 from ui import page, theme
 from ui.state import Registry
 

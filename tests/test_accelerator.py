@@ -51,7 +51,7 @@ def test_saved_and_forked_caches_go_on_alike(model, name, tmp_path):
     ids, cache = ids_of(2, 110), kvcache.create(name, model, **KEPT[name])
     logits_with_cache(model, ids, cache, [(0, 70)])
     cache.save(tmp_path / "cache.safetensors")
-    others = kvcache.load(tmp_path / "cache.safetensors", model), cache.fork()
+    others = kvcache.load_cache(tmp_path / "cache.safetensors", model), cache.fork()
     went_on = logits_with_cache(model, ids[:, 70:], cache, chunks(40, 3))
     for other in others:
         assert torch.equal(logits_with_cache(model, ids[:, 70:], other, chunks(40, 3)), went_on)

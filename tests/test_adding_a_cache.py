@@ -17,7 +17,7 @@ from kvcache import catalog
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "adding-a-cache.md").read_text()
 FILES = dict(re.findall(r"`kvcache/caches/(last_tokens|tova)\.py`.*?```python\n(.*?)```", PAGE, re.S))
-COMMAND = re.search(r"```\n(python -m kvcache\.report .*?)\n```", PAGE).group(1)
+COMMAND = re.search(r"```\n(python -m kvcache\.measure\.report .*?)\n```", PAGE).group(1)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_a_model_that_takes_no_cache_is_refused(model_type, name):
     config = CONFIG_MAPPING[model_type]()
     with pytest.raises(ValueError, match="takes no cache: its forward has none of cache, past_key_values, cache_params"):
         kvcache.create(name, config)
-    assert "takes no cache" in entry(name).fits(config)
+    assert "takes no cache" in entry(name).why_not(config)
 
 
 @pytest.mark.parametrize("model_type", ["bark", "blt", "pi0"])

@@ -10,7 +10,7 @@ import time
 import pytest
 from started import started_page
 
-from kvcache import models
+from kvcache.chat import models
 from ui import events
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,10 +6,11 @@ from itertools import pairwise
 import pytest
 from transformers import AutoTokenizer
 
-from kvcache import bundled, models
+from kvcache import bundled
 from kvcache.bundled import card, evaluate, questions, separation
 from kvcache.catalog import first_fitting
-from kvcache.conversation import Conversation
+from kvcache.chat import models
+from kvcache.chat.conversation import Conversation
 from ui.compare_events import DEMO
 from ui.page import PRESETS
 

@@ -23,12 +23,12 @@ def build(name, model, tokens=TOKENS):
     """Each cache wide enough to lose nothing over `tokens`, where it can be; None where it does not fit."""
     parameters = {"static": {"max_cache_len": 96}, "sliding_window": {"window_length": 512}, "sink": {"window_length": 512}}
     parameters |= {"quantized": {"residual_length": 512}, "hybrid": {"max_cache_len": 96}}
-    if kvcache.ENTRIES[name].fits(model.config):
+    if kvcache.ENTRIES[name].why_not(model.config):
         return None
     return kvcache.create(name, model, **parameters.get(name, {}))
 
 
-ON_LLAMA = [name for name, entry in kvcache.ENTRIES.items() if not entry.fits(model_of("llama").config)]
+ON_LLAMA = [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not(model_of("llama").config)]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -12,8 +12,8 @@ import transformers
 from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
-from kvcache.conversation import Conversation, ConversationError, _continue, _Turn, accepts_system, render, tokenize
-from kvcache.engine import Done, Prefill, Sampling, Token
+from kvcache.chat.conversation import Conversation, ConversationError, _continue, _Turn, accepts_system, render, tokenize
+from kvcache.chat.engine import Done, Prefill, Sampling, Token
 
 GREEDY = Sampling(max_new_tokens=12)
 WORDS = "The keeper counts the ships and remembers the code. "
@@ -27,7 +27,7 @@ SMALL = {
 CACHES = [
     name
     for name, entry in kvcache.ENTRIES.items()
-    if entry.fits(tiny("llama").config) is None and entry.unavailable() is None
+    if entry.why_not(tiny("llama").config) is None and entry.why_not_here() is None
 ]
 
 
@@ -453,7 +453,7 @@ def test_a_message_too_long_for_the_context_is_refused_unless_the_cache_has_a_wi
 
 def test_a_megabyte_is_refused_by_its_characters_before_it_is_tokenised(monkeypatch):
     conversation = chat()
-    monkeypatch.setattr("kvcache.conversation.tokenize", lambda *arguments: pytest.fail("tokenised"))
+    monkeypatch.setattr("kvcache.chat.conversation.tokenize", lambda *arguments: pytest.fail("tokenised"))
     with pytest.raises(ConversationError, match="1,000,000 characters, at least .* tokens, and the context .* takes 2,048"):
         conversation.send("x" * 1_000_000)
     with pytest.raises(ConversationError, match="1,000,000 characters, and 400,000 is the most"):

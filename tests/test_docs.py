@@ -15,8 +15,9 @@ from started import started_page
 from upstream import DEFECTS
 
 import kvcache
-from kvcache import bundled, report
+from kvcache import bundled
 from kvcache.architecture import cache_argument
+from kvcache.measure import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -36,7 +37,7 @@ def code_block(beginning: str, page: str = "README.md") -> str:
 
 @pytest.mark.parametrize("name", report.said_by_catalog(ROOT))
 def test_a_table_that_needs_no_measuring_is_what_the_code_says(name):
-    assert between(name) == report.said_by_catalog(ROOT)[name], "run python -m kvcache.report --catalog"
+    assert between(name) == report.said_by_catalog(ROOT)[name], "run python -m kvcache.measure.report --catalog"
 
 
 def test_those_tables_are_written_without_measuring(tmp_path, monkeypatch, capsys):
@@ -84,7 +85,7 @@ def test_the_readme_leads_to_every_page():
 @pytest.mark.parametrize("page", PAGES)
 def test_options_of_commands_on_a_page_exist(page):
     for module, rest in re.findall(r"python -m (kvcache[\w.]*)([^`\n&|]*)", PAGES[page]):
-        source = inspect.getsource(importlib.import_module("kvcache.speed.command" if module == "kvcache.measure" else module))
+        source = inspect.getsource(importlib.import_module("kvcache.measure.speed.command" if module == "kvcache.measure" else module))
         assert all(f'"{option}"' in source for option in re.findall(r"--[a-z]+", rest)), f"{module}{rest}"
 
 
@@ -94,7 +95,7 @@ def test_the_measured_table_has_every_variant_with_the_bytes_that_the_config_pre
     config = transformers.AutoConfig.from_pretrained(bundled.path())
     for row, (name, parameters) in zip(rows, report.VARIANTS):
         assert int(row[1].replace(",", "")) == kvcache.predict_memory(name, config, report.TOKENS, dtype=torch.float32, **parameters).total
-    assert "python -m kvcache.report" in between("measured")
+    assert "python -m kvcache.measure.report" in between("measured")
 
 
 def test_the_pretrained_models_table_has_every_variant_with_the_bytes_that_its_shape_predicts():
@@ -107,7 +108,7 @@ def test_the_pretrained_models_table_has_every_variant_with_the_bytes_that_its_s
 
 def test_perplexity_of_a_text_is_that_of_a_run_without_a_cache(monkeypatch):
     monkeypatch.setattr(report, "VARIANTS", (("dynamic", {}), ("sliding_window", {"window_length": 256})))
-    loaded = kvcache.models.load(bundled.DEFAULT)
+    loaded = kvcache.chat.models.load(bundled.DEFAULT)
     table = report.text_table(loaded, 600, lambda line: None)
     full, windowed = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:])
     ids = torch.tensor([loaded.tokenizer(topics["typesseq"], add_special_tokens=False)["input_ids"][:601]])
@@ -141,7 +142,7 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, ids = model_of("llama"), token_ids(1, 12)
     exec(as_here(code_block("kvcache.create")), {"model": model, "inputs": {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 3}})
-    assert kvcache.load("talk.safetensors", model).get_seq_length() == 15
+    assert kvcache.load_cache("talk.safetensors", model).get_seq_length() == 15
 
 
 def test_the_examples_of_the_guide_run_in_order(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ def test_copies_know_what_they_were_made_for(tmp_path):
     copies = [cache.fork(), *cache.batch_split(rows, 1), EncoderDecoderCache.from_batch_splits(cache.batch_split(rows, 1))]
     for number, copied in enumerate(copies):
         copied.save(tmp_path / f"{number}.safetensors")
-        assert kvcache.load(tmp_path / f"{number}.safetensors", model).get_seq_length() == cache.get_seq_length()
+        assert kvcache.load_cache(tmp_path / f"{number}.safetensors", model).get_seq_length() == cache.get_seq_length()
 
 
 @pytest.mark.parametrize("own", OWN)

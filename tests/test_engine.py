@@ -11,7 +11,7 @@ import transformers
 from tiny_chat import KINDS, make_model, some_ids, tiny
 
 import kvcache
-from kvcache.engine import Detokenizer, Done, Prefill, Sampling, Token, feed, generate_tokens, prefill_chunks
+from kvcache.chat.engine import Detokenizer, Done, Prefill, Sampling, Token, forward, generate_tokens, prefill_chunks
 
 # Small enough that every cache evicts or quantises within these prompts.
 SMALL = {
@@ -25,7 +25,7 @@ CASES = [
     (kind, name)
     for kind in KINDS
     for name, entry in kvcache.ENTRIES.items()
-    if entry.fits(tiny(kind).config) is None and entry.unavailable() is None
+    if entry.why_not(tiny(kind).config) is None and entry.why_not_here() is None
 ]
 
 
@@ -107,7 +107,7 @@ def test_a_repetition_penalty_counts_the_tokens_the_cache_has_seen():
     sampling = Sampling(repetition_penalty=1.5, max_new_tokens=24)
     cache = transformers.DynamicCache()
     with torch.no_grad():
-        feed(loaded, cache, ids[:30])
+        forward(loaded, cache, ids[:30])
     ours = tokens_of(run(loaded, cache, ids[30:], ids[:30], sampling=sampling))
     assert ours == generate(loaded, transformers.DynamicCache(), ids, repetition_penalty=1.5)
 

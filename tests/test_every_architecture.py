@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import kvcache
-from kvcache.architecture import RECURRENT_TYPES, cache_argument, counts_from_zero, decoder_config, layer_types, misfit
-from kvcache.state import CARRIES, UNCOUNTED, States
+from kvcache.architecture import RECURRENT_TYPES, cache_argument, counts_from_zero, decoder_config, layer_types, why_not_cached
+from kvcache.recurrent import CARRIES, UNCOUNTED, States
 
 CACHES = {"dynamic": {}, "static": {"max_cache_len": 64}, "offloaded": {}, "quantized": {"residual_length": 64}, "sliding_window": {"window_length": 64}, "sink": {"window_length": 64}, "hybrid": {"max_cache_len": 64}, "mamba": {}, "hybrid_mamba": {}}
 KINDS = {"causal language models": "AutoModelForCausalLM", "pictures to text": "AutoModelForImageTextToText", "encoder-decoders": "AutoModelForSeq2SeqLM", "speech to text": "AutoModelForSpeechSeq2Seq"}
@@ -89,7 +89,7 @@ def test_the_kinds_that_carry_their_state_over_several_tokens_are_those_that_wer
     """With transformers' own cache, whose layers refuse nothing."""
     carrying = set()
     for model_type, model in tiny_models.built("AutoModelForCausalLM").items():
-        if RECURRENT_TYPES & set(layer_types(decoder_config(model))) and misfit(model) is None:
+        if RECURRENT_TYPES & set(layer_types(decoder_config(model))) and why_not_cached(model) is None:
             cache, at, logits = transformers.DynamicCache(config=model.config), 0, []
             for piece in IDS.split([20, 1, 1, TOKENS - 22], dim=1):
                 where = {"position_ids": torch.arange(at, at + piece.shape[1])[None]} if counts_from_zero(type(model)) else {}
@@ -105,8 +105,8 @@ def test_recurrent_layers_count_tokens_as_attention_does_but_those_that_are_said
     """Those with one state; Inkling's four beside keys write single tokens by themselves, and `refuse_halved` goes by the keys there."""
     uncounted = set()
     for model_type, model in tiny_models.built("AutoModelForCausalLM").items():
-        if misfit(model) is None and RECURRENT_TYPES & set(layer_types(decoder_config(model))):
-            cache = kvcache.create("hybrid_mamba" if kvcache.ENTRIES["hybrid_mamba"].fits(model) is None else "mamba", model)
+        if why_not_cached(model) is None and RECURRENT_TYPES & set(layer_types(decoder_config(model))):
+            cache = kvcache.create("hybrid_mamba" if kvcache.ENTRIES["hybrid_mamba"].why_not(model) is None else "mamba", model)
             for piece in IDS[:, :12].split([5, 1, 1, 2, 1, 2], dim=1):
                 kvcache.feed(model, piece, cache)
             states = [layer for layer in cache.layers if isinstance(layer, States) and layer.number_of_states == 1]

@@ -25,7 +25,7 @@ def no_gradients():
 
 def again(cache, model, tmp_path):
     cache.save(tmp_path / "cache")
-    return kvcache.load(tmp_path / "cache", model)
+    return kvcache.load_cache(tmp_path / "cache", model)
 
 
 def done(operation):

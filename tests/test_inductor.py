@@ -1,5 +1,5 @@
 """A decode step compiled by inductor, which builds C++ on a CPU, gives what it gives without; tests/operations.py and
-tests/test_step.py try the same with backends that find breaks in the graph and build nothing."""
+tests/test_decode_step.py try the same with backends that find breaks in the graph and build nothing."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from tiny_chat import make_model
 
 import kvcache
 from kvcache.architecture import cache_argument
-from kvcache.conversation import Conversation
-from kvcache.engine import Compiling, Sampling
-from kvcache.step import why_not_compiled
+from kvcache.chat.conversation import Conversation
+from kvcache.chat.decode_step import why_not_compiled
+from kvcache.chat.engine import Compiling, Sampling
 
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]
-# These build C++ and nothing else can stand in for that. What a machine without a compiler is told is tested in tests/test_step.py.
+# These build C++ and nothing else can stand in for that. What a machine without a compiler is told is tested in tests/test_decode_step.py.
 MISSING = why_not_compiled()
 needs_compiler = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 # Name, model, parameters, and the graphs that six tokens come to: Mamba's first step is compiled once more.

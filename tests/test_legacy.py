@@ -27,7 +27,7 @@ def states(rows=1, tokens=5, seed=0):
 
 def suited(architecture):
     """Names of the caches that fit a model."""
-    return [name for name, entry in kvcache.ENTRIES.items() if not entry.fits(model_of(architecture).config)]
+    return [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not(model_of(architecture).config)]
 
 
 def everything(name, architecture="llama"):
@@ -463,7 +463,7 @@ def test_a_backend_by_name_is_its_class_and_takes_4_48s_axes(backend, axes, tmp_
     assert cache.layers[0].axes == {"key": "channel", "value": "token"} and (cache.axis_key, cache.axis_value) == axes
     logits_with_cache(model, ids, cache, [(0, 59)])
     cache.save(tmp_path / "it")
-    others = [kvcache.load(tmp_path / "it", model), cache.fork(), pickle.loads(pickle.dumps(cache)), copy.deepcopy(cache), type(cache).from_batch_splits(cache.batch_split(2, 1))]
+    others = [kvcache.load_cache(tmp_path / "it", model), cache.fork(), pickle.loads(pickle.dumps(cache)), copy.deepcopy(cache), type(cache).from_batch_splits(cache.batch_split(2, 1))]
     expected = logits_with_cache(model, ids[:, 59:], cache, [(0, 1)])
     assert all(type(other) is type(cache) and torch.equal(logits_with_cache(model, ids[:, 59:], other, [(0, 1)]), expected) for other in others)
     made = kvcache.generate.__globals__["make_cache"](model, "quantized", {"backend": backend})

@@ -11,8 +11,8 @@ from architectures import RECURRENT, chunks, logits_without_cache, model_of, tok
 import kvcache
 from kvcache import DynamicCache, HybridMambaAttentionDynamicCache, MambaCache
 from kvcache.architecture import cache_argument
-from kvcache.loading import load
-from kvcache.state import CARRIES, StateLayer, States
+from kvcache.catalog import load_cache
+from kvcache.recurrent import CARRIES, StateLayer, States
 
 CLOSE = dict(atol=5e-4, rtol=5e-4)  # scans of 40 tokens in fp32, summed in another order; a lost state is off by 0.1 and more
 ALONE = ("mamba", "falcon_mamba", "mamba2")
@@ -317,7 +317,7 @@ def test_states_are_saved_and_go_on(name, tmp_path):
     cache = kvcache.create("mamba" if name in ALONE else "hybrid_mamba", model)
     feed(model, ids[:, :30], cache, [(0, 30)])
     cache.save(tmp_path / "cache.safetensors", model)
-    loaded = load(tmp_path / "cache.safetensors", model)
+    loaded = load_cache(tmp_path / "cache.safetensors", model)
     assert loaded.get_seq_length() == 30
     torch.testing.assert_close(feed(model, ids[:, 30:], loaded, [(0, 10)]), logits_without_cache(model, ids)[:, 30:], **CLOSE)
 
@@ -325,12 +325,12 @@ def test_states_are_saved_and_go_on(name, tmp_path):
 @pytest.mark.parametrize("name", kvcache.ENTRIES)
 def test_a_pure_state_space_model_fits_the_mamba_cache_alone(name):
     for architecture in ALONE:
-        reason = kvcache.ENTRIES[name].fits(model_of(architecture))
+        reason = kvcache.ENTRIES[name].why_not(model_of(architecture))
         assert reason is None if name == "mamba" else "'mamba' is its cache" in reason
 
 
 def test_the_other_models_are_told_which_cache_is_theirs():
-    fits = kvcache.ENTRIES["mamba"].fits, kvcache.ENTRIES["hybrid_mamba"].fits
+    fits = kvcache.ENTRIES["mamba"].why_not, kvcache.ENTRIES["hybrid_mamba"].why_not
     assert "llama has attention layers" in fits[0](model_of("llama")) and "llama has no recurrent layers" in fits[1](model_of("llama"))
     assert "jamba has attention layers" in fits[0](model_of("jamba")) and fits[1](model_of("jamba")) is None
     with pytest.raises(ValueError, match="MambaCache: llama has attention layers"):

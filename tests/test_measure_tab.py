@@ -6,11 +6,11 @@ import json
 import pytest
 
 import ui  # noqa: F401  (before gradio: telemetry off)
-from kvcache.speed import run
-from kvcache.speed.contenders import CONTENDERS, REFERENCE
-from kvcache.speed.results import LeftOut, Report, Row
-from kvcache.speed.rigs import LayerRig
-from kvcache.speed.timing import Times
+from kvcache.measure.speed import run
+from kvcache.measure.speed.contenders import CONTENDERS, REFERENCE
+from kvcache.measure.speed.results import LeftOut, Report, Row
+from kvcache.measure.speed.rigs import LayerRig
+from kvcache.measure.speed.timing import Times
 from ui import measure_events, measure_view
 from ui.measure_events import LEVELS, measure, read_plan
 from ui.state import Session

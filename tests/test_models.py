@@ -17,12 +17,14 @@ from tiny_chat import make_model, some_ids, tiny
 from transformers import LlamaForCausalLM
 
 import kvcache
-from kvcache import bundled, models
+from kvcache import bundled
 from kvcache.architecture import usual_cache_argument
 from kvcache.bundled import evaluate, separation
-from kvcache.engine import Sampling, Token, feed, generate_tokens
-from kvcache.models import CHOICES, ModelError, ModelStore, find_choice, pick_device, pick_dtype
-from kvcache.speed.rigs import ModelRig
+from kvcache.chat import models
+from kvcache.chat.engine import Sampling, Token, forward, generate_tokens
+from kvcache.chat.models import CHOICES, ModelError, ModelStore, find_choice, menu, pick_device, pick_dtype, room
+from kvcache.chat.models import hub as hub_models
+from kvcache.measure.speed.rigs import ModelRig
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,6 @@ def test_the_default_is_on_the_list_and_every_id_is_there_once():
     ids = [choice.id for choice in CHOICES]
     assert models.DEFAULT in ids and len(ids) == len(set(ids))
     assert all(choice.title and choice.note and choice.source in ("bundled", "hub") for choice in CHOICES)
-    assert all(choice.license_url for choice in CHOICES if choice.gated)
 
 
 def test_hub_ids_on_the_list_are_ids_that_can_be_typed():
@@ -92,14 +93,14 @@ def test_a_spaces_own_folders_are_not_its_visitors(monkeypatch, tmp_path):
 
 
 def test_strangers_open_no_folders_but_the_one_that_is_offered(monkeypatch, tmp_path):
-    monkeypatch.setattr(models, "CHOICES", list(models.CHOICES))
-    monkeypatch.setattr(models, "_strangers", False)
+    monkeypatch.setattr(menu, "CHOICES", list(menu.CHOICES))
+    monkeypatch.setattr(menu, "_strangers", False)
     mine, other = tmp_path / "mine", tmp_path / "other"
     mine.mkdir(), other.mkdir()
     models.offer(str(mine))
     models.offer(str(mine))
     models.serve_strangers()
-    assert models.find_choice(str(mine)) is models.CHOICES[0] and models.CHOICES[1].id != str(mine)
+    assert models.find_choice(str(mine)) is menu.CHOICES[0] and menu.CHOICES[1].id != str(mine)
     with pytest.raises(ModelError, match="Folders of this server cannot be opened"):
         models.find_choice(str(other))
 
@@ -111,7 +112,7 @@ def test_a_path_that_can_not_be_looked_up_is_said_so(text):
 
 
 def test_a_folder_larger_than_the_memory_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(models, "_free_memory", lambda device: 1000)
+    monkeypatch.setattr(room, "_free_memory", lambda device: 1000)
     with pytest.raises(ModelError, match="needs about .* and 0.0 GB are free"):
         ModelStore().load(str(folder))
 
@@ -155,7 +156,7 @@ def test_the_best_device_is_picked_and_half_precision_is_for_gpus(monkeypatch):
 
 
 def test_the_default_model_loads_without_a_network_and_knows_its_limits(monkeypatch):
-    monkeypatch.setattr(models, "_ask_hub", lambda choice: pytest.fail("asked the hub"))
+    monkeypatch.setattr(hub_models, "_ask_hub", lambda choice: pytest.fail("asked the hub"))
     loaded = ModelStore().load(models.DEFAULT, device="cpu")
     assert loaded.has_chat_template and loaded.eos_ids and loaded.rotary and loaded.context_length >= 2048
 
@@ -167,7 +168,7 @@ def test_a_bundled_model_that_was_not_installed_is_said_so(monkeypatch, tmp_path
         ModelStore().load(models.DEFAULT)
     with pytest.raises(FileNotFoundError, match="kvlab-umt5-5m is not here"):
         bundled.path("kvlab-umt5-5m")
-    assert "not here" in models._bundled(bundled.DEFAULT).note and separation.read() is None and evaluate.shipped() == {}
+    assert "not here" in menu._bundled(bundled.DEFAULT).note and separation.read() is None and evaluate.shipped() == {}
 
 
 def test_a_missing_folder_and_one_without_a_model_are_said_so(tmp_path):
@@ -284,14 +285,14 @@ def test_a_reply_beside_the_load_of_a_bfloat16_model_is_what_it_is_alone(folder,
 
 def replies():
     """Of every cache that suits the model, sampled tokens and the logits after them."""
-    loaded, caches = tiny("llama"), {name: kvcache.create(name, tiny("llama").model) for name, entry in kvcache.ENTRIES.items() if not entry.fits_alone(tiny("llama").config)}
+    loaded, caches = tiny("llama"), {name: kvcache.create(name, tiny("llama").model) for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(tiny("llama").config)}
     return {name: reply(loaded, cache) for name, cache in caches.items()}
 
 
 def reply(loaded, cache):
     events = generate_tokens(loaded, cache, some_ids(300), sampling=Sampling(max_new_tokens=4, temperature=1.0))
     ids = [event.id for event in events if isinstance(event, Token)]
-    return ids, feed(loaded, cache, ids[-1:])
+    return ids, forward(loaded, cache, ids[-1:])
 
 
 def in_a_thread(act):
@@ -402,7 +403,7 @@ def test_a_model_on_the_disk_is_read_without_asking_the_hub(hub):
 def test_strangers_get_no_private_model_not_even_one_that_is_on_the_disk(hub, monkeypatch):
     for name in ("some-one/private", "some-one/public"):
         ModelStore().load(name, device="cpu")
-    monkeypatch.setattr(models, "_strangers", True)
+    monkeypatch.setattr(menu, "_strangers", True)
     with pytest.raises(ModelError, match="no public model 'some-one/private'"):
         ModelStore().load("some-one/private", device="cpu")
     assert ModelStore().load("some-one/public", device="cpu").id == "some-one/public"
@@ -436,9 +437,9 @@ def test_a_hub_out_of_order_is_said_so(hub):
 
 
 def test_a_model_larger_than_the_memory_or_the_disk_is_refused_before_it_is_downloaded(hub, monkeypatch):
-    monkeypatch.setattr(models, "_free_memory", lambda device: 1000)
+    monkeypatch.setattr(room, "_free_memory", lambda device: 1000)
     assert "GB of cpu memory" in refusal("some-one/public")
-    monkeypatch.setattr(models, "_free_disk", lambda: 1000)
+    monkeypatch.setattr(room, "_free_disk", lambda: 1000)
     assert "GB of disk are free" in refusal("some-one/public")
 
 
@@ -450,8 +451,8 @@ def test_without_a_network_the_answer_comes_at_once_and_names_the_bundled_models
 
 
 def test_a_network_that_never_answers_is_given_up_on(hub, monkeypatch):
-    monkeypatch.setattr(models, "ANSWER_WITHIN", 0.3)
-    monkeypatch.setattr(models, "_ask_hub", lambda choice: time.sleep(3))
+    monkeypatch.setattr(hub_models, "ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr(hub_models, "_ask_hub", lambda choice: time.sleep(3))
     start = time.monotonic()
     assert "No network" in refusal("some-one/public")
     assert time.monotonic() - start < 2

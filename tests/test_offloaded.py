@@ -16,7 +16,7 @@ from stand_in import StandIn
 import kvcache
 from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
 from kvcache.caches.offloaded import Offloading
-from kvcache.loading import load
+from kvcache.catalog import load_cache
 
 LAYERS = 5
 
@@ -213,7 +213,7 @@ def test_a_saved_cache_goes_on(name, tmp_path):
     for each in (cache, inner):
         logits_with_cache(model, ids, each, [(0, 20), (20, 21)])
     cache.save(tmp_path / "it.safetensors", model)  # what is still on its way is waited for
-    loaded, rest = load(tmp_path / "it.safetensors", model), [(21, 22), (22, 40)]
+    loaded, rest = load_cache(tmp_path / "it.safetensors", model), [(21, 22), (22, 40)]
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, inner, rest))
 
 

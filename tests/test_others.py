@@ -49,7 +49,7 @@ def test_a_backend_by_its_name_is_the_quantised_cache_with_that_backend(backend,
     predicted = kvcache.predict_memory(backend, model, 70, batch_size=2, nbits=nbits, **SMALL)
     assert predicted.used == kvcache.predict_memory("quantized", model, 70, batch_size=2, backend=backend, nbits=nbits, **SMALL).used
     cache.save(tmp_path / "it", model)
-    loaded = kvcache.load(tmp_path / "it", model)
+    loaded = kvcache.load_cache(tmp_path / "it", model)
     assert type(loaded) is type(cache)
     assert torch.equal(logits_with_cache(model, tokens[:, 71:], loaded, [(0, 1)]), logits_with_cache(model, tokens[:, 71:], same, [(0, 1)]))
 
@@ -119,7 +119,7 @@ def test_an_encoder_decoder_cache_by_name_gives_the_logits_of_a_run_without(name
     predicted = kvcache.predict_memory("encoder_decoder", model, 20, batch_size=2, source_tokens=source, self_cache=own, **SELVES[own])
     assert predicted.used == kvcache.measure_memory(cache).used
     cache.save(tmp_path / "it", model)
-    loaded = kvcache.load(tmp_path / "it", model)
+    loaded = kvcache.load_cache(tmp_path / "it", model)
     assert loaded.is_updated == cache.is_updated == {0: True, 1: True}
     for each in (cache, loaded):
         torch.testing.assert_close(fed(name, tokens[:, 20:], each, [(0, TOKENS - 20)]), exact[:, 20:], **CLOSE)

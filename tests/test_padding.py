@@ -11,7 +11,7 @@ import transformers
 from architectures import ROTARY, logits_without_cache, model_of, token_ids
 
 import kvcache
-from kvcache import padding, upstream_quirks
+from kvcache import refusals, upstream_quirks
 
 GREEDY = dict(max_new_tokens=4, do_sample=False)
 REFUSED = "SinkCache cannot take left-padded rows: their padding would be kept as their first tokens"
@@ -134,14 +134,14 @@ def test_caches_that_take_padding_do_not_look(monkeypatch):
     model, (ids, mask) = model_of("llama"), padded()
     monkeypatch.setattr("kvcache.cache.mask_of_forward", lambda: pytest.fail("looked"))
     for name, entry in kvcache.ENTRIES.items():
-        if entry.cache_class.takes_left_padding and not entry.fits(model.config):
+        if entry.cache_class.takes_left_padding and not entry.why_not(model.config):
             with torch.no_grad():
                 model(ids, attention_mask=mask, past_key_values=kvcache.create(name, model))
 
 
 def test_a_mask_of_another_shape_or_asker_is_none():
     assert upstream_quirks.mask_of_forward() is None
-    padding.refuse_padding(None, None)
+    refusals.refuse_padding(None, None)
 
 
 @pytest.mark.parametrize("length", [10, 20, 30, 50])

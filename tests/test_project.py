@@ -15,9 +15,12 @@ from kvcache import extras, versions
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
 ROOMS = [
-    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.upstream_quirks", "kvcache.read_only", "kvcache.whole", "kvcache.half_quadratic", "kvcache.quantize", "kvcache.kernels", "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.key_cache", "kvcache.padding", "kvcache.pictures", "kvcache.state", "kvcache.configs", "kvcache.weights", "kvcache.files", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.single_row", "kvcache.compile_thread", "kvcache.graph", "kvcache.around", "kvcache.step", "kvcache.memory",
-    "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate", "kvcache.loading", "kvcache.bundled", "kvcache.models", "kvcache.engine",
-    "kvcache.conversation", "kvcache.speed", "kvcache.measure", "kvcache.report", "kvcache", "ui", "app",
+    "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.upstream_quirks", "kvcache.read_only", "kvcache.validation", "kvcache.half_quadratic", "kvcache.quantize", "kvcache.kernels",
+    "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.recurrent_shapes", "kvcache.recurrent", "kvcache.refusals", "kvcache.mrope", "kvcache.feed", "kvcache.configs", "kvcache.weights",
+    "kvcache.saving", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.memory", "kvcache.entry", "kvcache.caches", "kvcache.catalog", "kvcache.generate",
+    "kvcache.bundled", "kvcache.chat.gemv", "kvcache.chat.compile_thread", "kvcache.chat.graph", "kvcache.chat.split_graph", "kvcache.chat.decode_step", "kvcache.chat.models.menu", "kvcache.chat.models.room",
+    "kvcache.chat.models.hub", "kvcache.chat.models.loading", "kvcache.chat.models.store", "kvcache.chat.models", "kvcache.chat.engine", "kvcache.chat.conversation", "kvcache.chat",
+    "kvcache.measure.drift", "kvcache.measure.speed", "kvcache.measure.report", "kvcache.measure.__main__", "kvcache.measure", "kvcache", "ui", "app",
 ]  # fmt: skip
 
 
@@ -63,12 +66,12 @@ def test_imports_point_one_way():
 
 
 def test_every_module_of_the_library_has_its_room():
-    for path in (ROOT / "kvcache").glob("*.py"):
+    for path in [*(ROOT / "kvcache").glob("*.py"), *(ROOT / "kvcache/chat").glob("*.py"), *(ROOT / "kvcache/measure").glob("*.py")]:
         assert module_name(path) in ROOMS, f"{path.name} is not on the list of rooms"
 
 
 def test_the_library_never_imports_the_page():
-    code = "import sys, kvcache, kvcache.conversation, kvcache.measure; print([m for m in ('gradio', 'plotly') if m in sys.modules])"
+    code = "import sys, kvcache, kvcache.chat.conversation, kvcache.measure.drift; print([m for m in ('gradio', 'plotly') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

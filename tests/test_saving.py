@@ -10,8 +10,8 @@ from architectures import logits_with_cache, model_of, token_ids
 from safetensors.torch import load_file, save_file
 
 import kvcache
-from kvcache.files import HEADER_KEY, CacheFileError, fingerprint
-from kvcache.loading import load
+from kvcache.catalog import load_cache
+from kvcache.saving import HEADER_KEY, CacheFileError, fingerprint
 
 VARIANTS = [
     ("dynamic", {}),
@@ -30,7 +30,7 @@ def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture
     cache = kvcache.create(name, model, **parameters)
     logits_with_cache(model, ids, cache, [(0, 80), (80, 81)])
     cache.save(tmp_path / "it.safetensors")
-    loaded = load(tmp_path / "it.safetensors", model)
+    loaded = load_cache(tmp_path / "it.safetensors", model)
     assert kvcache.measure_memory(loaded).used == kvcache.measure_memory(cache).used
     rest = [(81, 82), (82, 100), (100, 110)]
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
@@ -47,21 +47,21 @@ def saved(tmp_path, model=None, tokens=40):
 
 def test_token_ids_travel_along_and_must_be_what_was_seen(tmp_path):
     path = saved(tmp_path)
-    assert load(path, model_of("llama")).token_ids == token_ids(1, 40)[0].tolist()
+    assert load_cache(path, model_of("llama")).token_ids == token_ids(1, 40)[0].tolist()
     with pytest.raises(ValueError, match="token_ids has 3 ids and the cache has seen 40"):
-        load(path, model_of("llama")).save(path, token_ids=[1, 2, 3])
+        load_cache(path, model_of("llama")).save(path, token_ids=[1, 2, 3])
 
 
 def test_another_models_cache_is_refused(tmp_path):
     path = saved(tmp_path)
     with pytest.raises(CacheFileError, match="filled by another model: a llama"):
-        load(path, model_of("qwen2"))
+        load_cache(path, model_of("qwen2"))
     twin = model_of.__wrapped__("llama")
-    load(path, twin)
+    load_cache(path, twin)
     with torch.no_grad():
         twin.model.layers[0].self_attn.k_proj.weight.mul_(1.01)
     with pytest.raises(CacheFileError, match="filled by another model"):
-        load(path, twin)
+        load_cache(path, twin)
 
 
 @pytest.mark.parametrize("cut", [0, 7, 100, -1, -1000])
@@ -69,7 +69,7 @@ def test_a_truncated_file_is_refused(cut, tmp_path):
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(CacheFileError, match="not a whole safetensors file"):
-        load(path, model_of("llama"))
+        load_cache(path, model_of("llama"))
 
 
 def test_a_changed_tensor_and_a_changed_header_are_refused(tmp_path):
@@ -77,24 +77,24 @@ def test_a_changed_tensor_and_a_changed_header_are_refused(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     with pytest.raises(CacheFileError, match="changed after it was written"):
-        load(path, model_of("llama"))
+        load_cache(path, model_of("llama"))
     path.write_bytes(whole)
     header = json.loads(__import__("safetensors").safe_open(path, "pt").metadata()[HEADER_KEY])
     header["layers"][0]["seen"] = 39
     save_file(load_file(path), path, metadata={HEADER_KEY: json.dumps(header)})
     with pytest.raises(CacheFileError, match="changed after it was written"):
-        load(path, model_of("llama"))
+        load_cache(path, model_of("llama"))
 
 
 def test_what_is_no_cache_file_is_refused(tmp_path):
     torch.save({"a": torch.zeros(2)}, tmp_path / "pickle.safetensors")
     with pytest.raises(CacheFileError, match="not a whole safetensors file"):
-        load(tmp_path / "pickle.safetensors", model_of("llama"))
+        load_cache(tmp_path / "pickle.safetensors", model_of("llama"))
     save_file({"a": torch.zeros(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(CacheFileError, match="holds tensors but no cache"):
-        load(tmp_path / "weights.safetensors", model_of("llama"))
+        load_cache(tmp_path / "weights.safetensors", model_of("llama"))
     with pytest.raises(FileNotFoundError, match="no cache file at"):
-        load(tmp_path / "nothing", model_of("llama"))
+        load_cache(tmp_path / "nothing", model_of("llama"))
 
 
 def test_threads_that_save_to_one_path_leave_a_whole_file(tmp_path):
@@ -104,7 +104,7 @@ def test_threads_that_save_to_one_path_leave_a_whole_file(tmp_path):
         kvcache.feed(model, ids[:, : 10 + n], cache)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda cache: [cache.save(tmp_path / "it", model) for _ in range(15)], caches))
-    assert kvcache.load(tmp_path / "it", model).get_seq_length() in range(10, 14)
+    assert kvcache.load_cache(tmp_path / "it", model).get_seq_length() in range(10, 14)
     assert [path.name for path in tmp_path.iterdir()] == ["it"]
 
 
@@ -115,14 +115,14 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr("kvcache.files.save_file", fail)
+    monkeypatch.setattr("kvcache.saving.save_file", fail)
     with pytest.raises(OSError, match="disk full"):
         saved(tmp_path, tokens=20)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_place_that_cannot_be_written_ids_of_two_rows_and_a_config_for_a_model_are_named(tmp_path):
-    cache = load(saved(tmp_path), model_of("llama"))
+    cache = load_cache(saved(tmp_path), model_of("llama"))
     with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere to write it into"):
         cache.save(tmp_path / "nowhere" / "it")
     with pytest.raises(IsADirectoryError, match="is a folder"):
@@ -130,7 +130,7 @@ def test_a_place_that_cannot_be_written_ids_of_two_rows_and_a_config_for_a_model
     with pytest.raises(ValueError, match=r"token_ids are those of one row, as a list or \[n\], got \(2, 40\)"):
         cache.save(tmp_path / "it", token_ids=token_ids(2, 40))
     with pytest.raises(TypeError, match="opened for the model that filled it, got LlamaConfig"):
-        load(tmp_path / "it.safetensors", model_of("llama").config)
+        load_cache(tmp_path / "it.safetensors", model_of("llama").config)
 
 
 def test_hand_made_caches_say_why_they_cannot_be_saved(tmp_path):
@@ -164,7 +164,7 @@ def test_the_same_weights_under_another_rotation_or_window_are_another_model(tmp
             assert fingerprint(other) == fingerprint(model)  # how it was asked for changes nothing
             continue
         with pytest.raises(CacheFileError, match="of other weights or another config"):
-            load(tmp_path / "it.safetensors", other)
+            load_cache(tmp_path / "it.safetensors", other)
 
 
 def test_one_model_loaded_in_several_ways_is_one_model(tmp_path):

@@ -9,12 +9,13 @@ import torch
 from tiny_chat import CHATML, IGNORES_SYSTEM, READERS, make_reader, make_tokenizer, reader, some_ids, tiny
 
 import kvcache
-from kvcache import catalog, models
-from kvcache.conversation import Conversation, ConversationError, chats, source_ids_of, tokenize
-from kvcache.engine import Done, Prefill, Sampling, Token, feed, generate_tokens, hear
-from kvcache.measure import teacher_forced
+from kvcache import catalog
+from kvcache.chat import models
+from kvcache.chat.conversation import Conversation, ConversationError, chats, source_ids_of, tokenize
+from kvcache.chat.engine import Done, Prefill, Sampling, Token, forward, generate_tokens, hear
+from kvcache.chat.models import ModelError, ModelStore
+from kvcache.measure.drift import teacher_forced
 from kvcache.memory import heard_by, take_snapshot
-from kvcache.models import ModelError, ModelStore
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 GREEDY = Sampling(max_new_tokens=8)
@@ -77,7 +78,7 @@ def test_pieces_of_any_size_give_the_logits_of_one_forward_without_a_cache(kind,
         hear(loaded, cache, source)
         while at < len(ids):
             end = min(len(ids), at + int(torch.randint(1, 20, (), generator=generator)))
-            torch.testing.assert_close(feed(loaded, cache, ids[at:end]), expected[end - 1], **CLOSE)
+            torch.testing.assert_close(forward(loaded, cache, ids[at:end]), expected[end - 1], **CLOSE)
             at = end
 
 
@@ -96,21 +97,21 @@ def test_forks_go_their_own_ways_over_the_same_text():
     loaded, source, ids = reader(), some_ids(33, 1), some_ids(40)
     cache = pair(loaded)
     hear(loaded, cache, source)
-    feed(loaded, cache, ids[:20])
+    forward(loaded, cache, ids[:20])
     fork = cache.fork()
     other = [*ids[:20], *some_ids(20, 5)]
-    torch.testing.assert_close(feed(loaded, fork, other[20:]), exact(loaded, source, other)[-1], **CLOSE)
-    torch.testing.assert_close(feed(loaded, cache, ids[20:]), exact(loaded, source, ids)[-1], **CLOSE)
+    torch.testing.assert_close(forward(loaded, fork, other[20:]), exact(loaded, source, other)[-1], **CLOSE)
+    torch.testing.assert_close(forward(loaded, cache, ids[20:]), exact(loaded, source, ids)[-1], **CLOSE)
 
 
 def test_a_saved_cache_goes_on_without_its_text(tmp_path):
     conversation = talk()
     say(conversation, "Hello there")
     conversation.cache.save(tmp_path / "it", token_ids=conversation.cached_ids)
-    cache = kvcache.load(tmp_path / "it", conversation.loaded.model)
+    cache = kvcache.load_cache(tmp_path / "it", conversation.loaded.model)
     ids, more = cache.token_ids, some_ids(5)
     expected = exact(conversation.loaded, conversation.heard_ids, [*ids, *more])
-    torch.testing.assert_close(feed(conversation.loaded, cache, more), expected[-1], **CLOSE)
+    torch.testing.assert_close(forward(conversation.loaded, cache, more), expected[-1], **CLOSE)
 
 
 def test_what_the_loop_cannot_do_right_is_refused():
@@ -142,7 +143,7 @@ def test_a_snapshot_tells_the_two_sides_apart():
     loaded = reader()
     cache = pair(loaded)
     hear(loaded, cache, some_ids(33, 1))
-    feed(loaded, cache, some_ids(5))
+    forward(loaded, cache, some_ids(5))
     snapshot = take_snapshot(cache)
     assert snapshot.cross == 3 and snapshot.held_by_layer == (5, 5, 5, 33, 33, 33) and snapshot.held == snapshot.seen == 5
     assert [layer.used for layer in snapshot.layers] == [2 * 4 * 16 * 4 * tokens for tokens in snapshot.held_by_layer]  # keys and values, heads, dim, bytes
@@ -289,9 +290,9 @@ def test_only_a_pair_fits_a_model_with_an_encoder_and_a_pair_no_other():
     config = reader().config
     assert catalog.first_fitting(config) == "encoder_decoder" and catalog.first_fitting(tiny().config) == "dynamic"
     for name, entry in kvcache.ENTRIES.items():
-        assert (entry.fits_alone(config) is None) == (name == "encoder_decoder")
-        assert entry.fits_alone(tiny().config) == entry.fits(tiny().config)
-    assert "'encoder_decoder' takes this cache for its decoder's" in kvcache.ENTRIES["quantized"].fits_alone(config)
+        assert (entry.why_not_alone(config) is None) == (name == "encoder_decoder")
+        assert entry.why_not_alone(tiny().config) == entry.why_not(tiny().config)
+    assert "'encoder_decoder' takes this cache for its decoder's" in kvcache.ENTRIES["quantized"].why_not_alone(config)
     with pytest.raises(ValueError, match="dynamic: umt5 has an encoder"):
         Conversation(reader(), "dynamic")
     assert Conversation(reader()).cache_name == "encoder_decoder"

@@ -151,7 +151,7 @@ class Story:
         if self.seen:
             with TemporaryDirectory() as folder:
                 self.cache.save(Path(folder) / "it", self.model)
-                self.cache = kvcache.load(Path(folder) / "it", self.model)
+                self.cache = kvcache.load_cache(Path(folder) / "it", self.model)
 
     def reset(self, _) -> None:
         self.cache.reset()

@@ -11,12 +11,13 @@ import torch
 import transformers
 
 import kvcache
-from kvcache import measure, report
-from kvcache.speed import command, contenders, figures, results, run, targets, timing
-from kvcache.speed.contenders import CONTENDERS, REFERENCE, Contender
-from kvcache.speed.results import LeftOut, Report, Row
-from kvcache.speed.rigs import LayerRig, ModelRig, Step
-from kvcache.speed.timing import Rare, Runner, Times, rare_work
+from kvcache.measure import __main__ as command_line
+from kvcache.measure import report
+from kvcache.measure.speed import command, contenders, figures, results, run, targets, timing
+from kvcache.measure.speed.contenders import CONTENDERS, REFERENCE, Contender
+from kvcache.measure.speed.results import LeftOut, Report, Row
+from kvcache.measure.speed.rigs import LayerRig, ModelRig, Step
+from kvcache.measure.speed.timing import Rare, Runner, Times, rare_work
 
 MODEL = dict(hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=32)
 
@@ -375,9 +376,9 @@ def test_a_compiled_model_is_another_way_to_step():
 
 
 def test_compiling_waits_until_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr("kvcache.step.why_not_compiled", lambda: None)
+    monkeypatch.setattr("kvcache.chat.decode_step.why_not_compiled", lambda: None)
     assert "--slow does it" in contenders.why_not_compiled()
-    monkeypatch.setattr("kvcache.step.why_not_compiled", lambda: "no compiler")
+    monkeypatch.setattr("kvcache.chat.decode_step.why_not_compiled", lambda: "no compiler")
     assert contenders.why_not_compiled() == "no compiler"
 
 
@@ -385,7 +386,7 @@ def test_compiling_waits_until_it_is_asked_for(monkeypatch):
 
 
 def test_the_command_prints_and_saves(tmp_path, capsys):
-    measure.main(["speed", "--levels", "layer", "--contexts", "64", "--threads", "1", "--rounds", "3", "--contenders", "dynamic", "--out", str(tmp_path)])
+    command_line.main(["speed", "--levels", "layer", "--contexts", "64", "--threads", "1", "--rounds", "3", "--contenders", "dynamic", "--out", str(tmp_path)])
     printed = capsys.readouterr()
     assert "upstream Dynamic" in printed.out and "1/" in printed.err
     assert {row.query_heads for row in Report.read(tmp_path / command.JSON_NAME).rows} == {8, 32}
@@ -407,7 +408,7 @@ def test_the_command_prints_and_saves(tmp_path, capsys):
 )
 def test_bad_arguments_get_a_sentence(arguments, words, capsys):
     with pytest.raises(SystemExit) as ended:
-        measure.main(arguments)
+        command_line.main(arguments)
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
@@ -417,7 +418,7 @@ def test_a_run_that_is_stopped_leaves_what_it_has_measured(tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "run", stopped)
-    measure.main(["speed", "--quick", "--out", str(tmp_path)])
+    command_line.main(["speed", "--quick", "--out", str(tmp_path)])
     assert Report.read(tmp_path / command.JSON_NAME).rows == [a_row("dynamic", 1)]
     assert "stopped before its end" in capsys.readouterr().out
 
@@ -429,7 +430,7 @@ def test_a_run_that_is_killed_leaves_the_rows_before(tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "run", killed)
     with pytest.raises(SystemExit):
-        measure.main(["speed", "--quick", "--out", str(tmp_path)])
+        command_line.main(["speed", "--quick", "--out", str(tmp_path)])
     assert Report.read(tmp_path / command.JSON_NAME).rows == [a_row("dynamic", 1)]
 
 

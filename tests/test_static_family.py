@@ -15,7 +15,7 @@ import kvcache
 from kvcache import CropError, DynamicCache, HybridCache, SlidingWindowCache, StaticCache
 from kvcache.caches.sliding_window import WindowLayer
 from kvcache.caches.static import StaticLayer, StaticWindowLayer
-from kvcache.loading import load
+from kvcache.catalog import load_cache
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 
@@ -333,7 +333,7 @@ def test_a_saved_hybrid_cache_goes_on_with_its_windows(tmp_path):
     cache = kvcache.create("hybrid", model, max_cache_len=96)
     logits_with_cache(model, ids, cache, [(0, 70), (70, 71)])
     cache.save(tmp_path / "it.safetensors", model)
-    loaded = load(tmp_path / "it.safetensors", model)
+    loaded = load_cache(tmp_path / "it.safetensors", model)
     assert [layer.token_fates() for layer in loaded.layers] == [layer.token_fates() for layer in cache.layers]
     rest = [(71, 72), (72, 85), (85, 90)]
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))

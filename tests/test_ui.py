@@ -19,15 +19,16 @@ import ui  # noqa: F401  (before gradio: telemetry off)
 # isort: split
 import gradio as gr
 
-from kvcache import catalog, models
-from kvcache.engine import Compiling, Prefill, Stats, Token
+from kvcache import catalog
+from kvcache.chat import models
+from kvcache.chat.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot
-from ui import charts, compare_events, compare_view, drift, events, fates, forms, fragments, layout, learn, recall, view
+from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, recall, token_ribbon, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, compared_length, wanted_columns
-from ui.outbox import AGAIN, Outbox
-from ui.pump import batches, pause
+from ui.pending import AGAIN, Outbox
 from ui.state import Registry, Session, Settings
+from ui.stream import batches, pause
 
 WORDS = "The keeper counts the ships and remembers the code. "
 REPLY = {"max_new_tokens": 6}
@@ -139,7 +140,7 @@ def test_a_cache_that_does_not_fit_is_marked_and_its_note_gives_the_reason():
 def test_choices_that_can_not_be_taken_are_greyed_out_with_the_reason():
     parameter = SimpleNamespace(name="nbits", label="Bits", kind="choice", choices=(8, 3, 1))
     entry = SimpleNamespace(name="q", title="Q", summary="s.", parameters=(parameter,), unavailable=lambda: None,
-                            fits_alone=lambda config: None, parts={}, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
+                            why_not_alone=lambda config: None, parts={}, disabled_choices=lambda name, config: {3: "no <3>", 1: "no <3>"})
     note = forms.reasons_html(entry, object(), "f")
     assert "#f-q-nbits label:nth-of-type(2), #f-q-nbits label:nth-of-type(3)" in note
     assert "Bits 3, 1: no &lt;3&gt;" in note
@@ -242,15 +243,15 @@ def test_every_chart_has_words_for_those_who_can_not_see_it():
 # -- every token's fate ------------------------------------------------------------------------------------------
 
 def test_a_short_ribbon_has_one_cell_a_token_and_counts_in_words():
-    per_cell, kinds = fates.cells([("sink", 2), ("evicted", 3), ("full", 4)], pending=1)
+    per_cell, kinds = token_ribbon.cells([("sink", 2), ("evicted", 3), ("full", 4)], pending=1)
     assert per_cell == 1 and kinds == ["sink"] * 2 + ["evicted"] * 3 + ["full"] * 4 + ["pending"]
-    html = fates.ribbon_html([("sink", 2), ("full", 4)], 1)
+    html = token_ribbon.ribbon_html([("sink", 2), ("full", 4)], 1)
     assert "full precision <b>4</b>" in html and "not yet cached <b>1</b>" in html
 
 
 def test_a_long_ribbon_shares_cells_and_never_hides_the_sinks():
-    per_cell, kinds = fates.cells([("sink", 4), ("evicted", 10_000), ("quantized", 900)])
-    assert len(kinds) <= fates.MAX_CELLS and per_cell == 46
+    per_cell, kinds = token_ribbon.cells([("sink", 4), ("evicted", 10_000), ("quantized", 900)])
+    assert len(kinds) <= token_ribbon.MAX_CELLS and per_cell == 46
     assert kinds[0] == "sink" and kinds[-1] == "quantized" and kinds[100] == "evicted"
 
 
@@ -274,15 +275,15 @@ def test_the_recall_chart_has_a_line_for_every_cache_and_says_the_furthest_share
 
 def test_the_line_under_a_reply():
     stats = Stats(214, 9, 30, 0.016, 900.0, 205.0, 187_000, "recomputed all 223: the cache is new")
-    line = fragments.stats_line(stats)
+    line = html_parts.stats_line(stats)
     for words in ("reused <b>214</b>", "computed <b>9</b>", "first token <b>16 ms</b>", "prefill <b>900 tok/s</b>",
                   "decode <b>205 tok/s</b>", "cache <b>187 kB</b>", "recomputed all 223"):
         assert words in line
 
 
 def test_what_people_and_models_write_is_escaped():
-    assert "<script>" not in fragments.notice("<script>alert(1)</script>")
-    assert "<img" not in fragments.figures_line([("<img>", "<img>")])
+    assert "<script>" not in html_parts.notice("<script>alert(1)</script>")
+    assert "<img" not in html_parts.figures_line([("<img>", "<img>")])
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------
@@ -575,7 +576,7 @@ def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_
         raise RuntimeError("out of memory")
         yield
 
-    monkeypatch.setattr("kvcache.conversation.generate_tokens", broken)
+    monkeypatch.setattr("kvcache.chat.conversation.generate_tokens", broken)
     last = turn(tab, session, "and then")[-1]
     assert "out of memory" in last[tab.notice] and session.chat_box.returned == "and then"
     assert len(session.conversation.messages) == 2 and not session.busy
@@ -995,5 +996,5 @@ def test_a_model_that_dynamic_does_not_suit_is_shown_without_it():
     nothing = lambda tokens: 0  # noqa: E731
     assert [line["name"] for line in charts.history_figure(history, nothing)["data"]] == ["this cache", "tokens seen", "tokens held"]
     assert "DynamicCache would hold" not in str(charts.compare_figure([("Mamba", history)], nothing))
-    table = fragments.prediction_table("Mamba state", [("1k", 5, 0), ("8k", 5, 0)])
+    table = html_parts.prediction_table("Mamba state", [("1k", 5, 0), ("8k", 5, 0)])
     assert "Dynamic" not in table and table.count("5 B") == 2

@@ -10,9 +10,9 @@ from architectures import model_of, tiny, token_ids
 from tiny_chat import make_model, some_ids
 
 import kvcache
-from kvcache import models
-from kvcache.engine import Done, Sampling, Token, generate_tokens
-from kvcache.files import fingerprint
+from kvcache.chat import models
+from kvcache.chat.engine import Done, Sampling, Token, generate_tokens
+from kvcache.saving import fingerprint
 from kvcache.weights import device_of
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def generated(model, ids, cache):
 
 def test_every_cache_that_suits_an_offloaded_model_generates_what_it_does_at_home(offloaded):
     home, ids = model_of("llama"), token_ids(1, 300)  # more than windows hold
-    suited = [name for name, entry in kvcache.ENTRIES.items() if not entry.fits_alone(home)]
+    suited = [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(home)]
     for name in suited:
         expected = generated(home, ids, kvcache.create(name, home))
         assert torch.equal(generated(offloaded, ids, kvcache.create(name, offloaded)), expected), name
@@ -58,7 +58,7 @@ def test_a_cache_is_saved_by_an_offloaded_model_and_goes_on_with_the_one_at_home
         cache = kvcache.create("sink", filler, window_length=32)
         filler(ids[:, :59], cache=cache)
         cache.save(path)
-        assert torch.equal(goes_on(ids[:, 59:], cache=kvcache.load(path, goes_on)).logits, filler(ids[:, 59:], cache=cache).logits)
+        assert torch.equal(goes_on(ids[:, 59:], cache=kvcache.load_cache(path, goes_on)).logits, filler(ids[:, 59:], cache=cache).logits)
 
 
 @pytest.mark.parametrize("offload", [WAYS["to the CPU"], WAYS["to a disk"]], ids=["CPU", "disk"])

@@ -7,7 +7,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from kvcache.models import LoadedModel, wrap
+from kvcache.chat.models import LoadedModel, wrap
 
 torch.set_num_threads(1)  # on models this small several threads only wait for each other
 

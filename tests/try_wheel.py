@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import kvcache
 from kvcache import bundled, extras
-from kvcache.speed import figures, results
+from kvcache.measure.speed import figures, results
 
 OPTIONAL = ("numba", "psutil", "accelerate", "gradio", "plotly", "hqq", "optimum")
 SECONDS, BYTES = 0.35, 1_000_000  # that `import kvcache` may take beside transformers' part, and the wheel
@@ -58,7 +58,7 @@ def eight_bits_come_close_in_fewer_bytes_and_go_through_a_file(model: LlamaForCa
     assert kvcache.measure_memory(rounded).total < kvcache.measure_memory(full).total
     with tempfile.TemporaryDirectory() as folder:
         rounded.save(Path(folder) / "cache.safetensors", model)
-        loaded = kvcache.load(Path(folder) / "cache.safetensors", model)
+        loaded = kvcache.load_cache(Path(folder) / "cache.safetensors", model)
     token = ids[:, :1]
     expected, found, again = (kvcache.feed(model, token, cache) for cache in (full, rounded, loaded))
     assert torch.equal(found, again)

@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import seeing
 import torch
 import transformers
+import vision_models
 from architectures import gpt_neo, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
 
 import kvcache
@@ -328,24 +328,24 @@ def llama():
 @torch.no_grad()
 def second_picture(make: Callable, feed: Callable) -> float:
     """How far the logits of a talk with pictures in two turns are from those of one forward over all."""
-    model = seeing.seeing("qwen2_5_vl")
-    turns, cache = seeing.talk(model), make(model)
-    right = seeing.exact(model, turns)
+    model = vision_models.vision_models("qwen2_5_vl")
+    turns, cache = vision_models.talk(model), make(model)
+    right = vision_models.exact(model, turns)
     return relative(torch.cat([feed(model, cache, turn) for turn in turns], dim=1), right)
 
 
 @torch.no_grad()
 def picture_next_door(make: Callable, feed: Callable) -> float:
     """How far a talk without pictures is from one forward over it, when another talk on the same model shows one in between."""
-    model, (first, second) = seeing.seeing("qwen2_5_vl"), (seeing.words(5, 11), seeing.words(7, 12))
-    right, cache = seeing.exact(model, [first, second]), make(model)
+    model, (first, second) = vision_models.vision_models("qwen2_5_vl"), (vision_models.words(5, 11), vision_models.words(7, 12))
+    right, cache = vision_models.exact(model, [first, second]), make(model)
     logits = [feed(model, cache, first)]
-    feed(model, make(model), seeing.picture(model, 2))
+    feed(model, make(model), vision_models.picture(model, 2))
     return relative(torch.cat([*logits, feed(model, cache, second)], dim=1), right)
 
 
 THEIRS = (lambda model: transformers.DynamicCache(config=model.config), lambda model, cache, turn: model(**turn, past_key_values=cache).logits)
-OURS = (lambda model: kvcache.create("dynamic", model), lambda model, cache, turn: seeing.fed(model, cache, [turn]))
+OURS = (lambda model: kvcache.create("dynamic", model), lambda model, cache, turn: vision_models.fed(model, cache, [turn]))
 
 
 def ours_sees(measure: Callable) -> str:

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 import gradio as gr
 
-from kvcache import models
 from kvcache.catalog import ENTRIES
+from kvcache.chat import models
 
 from . import drift
 from .compare import wanted_columns
 from .compare_events import fresh
 from .events import MODEL_QUEUE, key_of
 from .forms import why_not
-from .outbox import AGAIN, Outbox
+from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kvcache.engine import Prefill, Token
+from kvcache.chat.engine import Prefill, Token
 
 KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
 RARE_KINDS = ("state",)  # in the legend only where a model has any

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvcache import catalog, models
+from kvcache import catalog
 from kvcache.bundled.evaluate import contains
-from kvcache.conversation import Conversation
-from kvcache.engine import Compiling, Done, Stats, Token
-from kvcache.measure import first_divergence
+from kvcache.chat import models
+from kvcache.chat.conversation import Conversation
+from kvcache.chat.engine import Compiling, Done, Stats, Token
+from kvcache.measure.drift import first_divergence
 from kvcache.memory import Snapshot, heard_by, take_snapshot
 
 from .charts import POINT, History, decimate, used_nbytes

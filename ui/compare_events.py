@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import gradio as gr
 
-from . import compare_view, drift, fragments, layout
+from . import compare_view, drift, html_parts, layout
 from .compare import Comparison, wanted_columns
 from .events import (
     CHART_SECONDS,
@@ -23,9 +23,9 @@ from .events import (
     stops,
 )
 from .layout import ChatTab, CompareTab
-from .outbox import AGAIN
-from .pump import batches
+from .pending import AGAIN
 from .state import Registry, Session, require_room
+from .stream import batches
 from .view import TAKEN_BACK
 
 DEMO = (
@@ -82,11 +82,11 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         replies = comparison.ask(messages[0][0], stop, messages[0][1])
     except Exception as error:
         session.compare_box.give_back(typed)
-        yield {tab.notice: fragments.notice(reason(error), "error"), tab.message: AT_REST}
+        yield {tab.notice: html_parts.notice(reason(error), "error"), tab.message: AT_REST}
         return
     note = said or ("" if again or afresh else started_over(session)) or alike_words(comparison)
     session.comparison, session.lost_comparison, session.busy = comparison, False, True
-    yield {tab.notice: fragments.notice(note, "info"), tab.message: layout.STOP_BUTTON,
+    yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
            tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
     try:
         for n, (text, expects) in enumerate(messages):
@@ -98,7 +98,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
                 break
     except Exception as error:
         session.comparison, session.lost_comparison = None, True
-        yield {tab.notice: fragments.notice(f"The comparison broke off: {error}", "error")}
+        yield {tab.notice: html_parts.notice(f"The comparison broke off: {error}", "error")}
     finally:
         session.busy = False
         registry.make_room(keep=session)
@@ -106,7 +106,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         yield _results(tab, comparison)
     elif session.comparison and comparison.taken_back:
         session.compare_box.give_back(typed)
-        yield {tab.notice: fragments.notice(TAKEN_BACK, "info"), tab.table: compare_view.table_html(comparison), **_threads(tab, comparison)}
+        yield {tab.notice: html_parts.notice(TAKEN_BACK, "info"), tab.table: compare_view.table_html(comparison), **_threads(tab, comparison)}
     yield {tab.message: AT_REST}
 
 
@@ -142,7 +142,7 @@ def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, note:
     for done in drift.measure(comparison, stop):
         if time.perf_counter() - painted >= CHART_SECONDS:
             painted = time.perf_counter()
-            yield {tab.notice: fragments.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "progress")}
+            yield {tab.notice: html_parts.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "progress")}
     yield _results(tab, comparison, note)
 
 
@@ -162,7 +162,7 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
 
 def _results(tab: CompareTab, comparison: Comparison, note: str = "") -> dict:
     stopped = "Stopped: the next run starts over, because the columns no longer share their messages."
-    return {tab.notice: fragments.notice(stopped if comparison.broken else note, "info"), tab.table: compare_view.table_html(comparison),
+    return {tab.notice: html_parts.notice(stopped if comparison.broken else note, "info"), tab.table: compare_view.table_html(comparison),
             tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
 
@@ -182,7 +182,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
             wanted = read_columns(chat, tab, values)
         except ValueError as error:
             session.compare_box.give_back(typed)
-            yield {tab.notice: fragments.notice(str(error), "error"), tab.message: AT_REST}
+            yield {tab.notice: html_parts.notice(str(error), "error"), tab.message: AT_REST}
             return
         yield from run(tab, registry, session, wanted, messages, afresh, typed, said)
 
@@ -210,7 +210,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     def restart(request: gr.Request):
         session = registry.get(key_of(request))
         if not session.compare_box.settle():
-            return {tab.notice: fragments.notice("The caches have not stopped yet: press Start over again in a moment.", "error")}
+            return {tab.notice: html_parts.notice("The caches have not stopped yet: press Start over again in a moment.", "error")}
         session.comparison, session.lost_comparison = None, False
         empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
         return {tab.notice: "", tab.message: AT_REST, tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")

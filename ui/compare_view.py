@@ -11,7 +11,7 @@ from typing import Any
 
 from kvcache.memory import heard_by
 
-from . import charts, fragments
+from . import charts, html_parts
 from .charts import human_bytes
 from .compare import Column, Comparison, Turn
 from .view import dynamic_nbytes
@@ -48,7 +48,7 @@ def _turn_html(turn: Turn, mark_from: int | None) -> str:
         differing = escape("".join(pieces[mark_from:]))
         reply += f'<mark title="differs from the first cache from here on">{differing}</mark>' if differing else _ended(turn)
     waiting = "" if turn.tokens or turn.stats else f'<span class="kv-quiet">{escape(turn.waiting_for)}</span>'
-    line = fragments.stats_line(turn.stats) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
+    line = html_parts.stats_line(turn.stats) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
     return (f'<p class="kv-bubble kv-user"><span class="kv-hidden">You: </span>{escape(turn.user)}</p>'
             f'<p class="kv-bubble"><span class="kv-hidden">Reply: </span>{reply.strip()}{waiting}</p>{line}{_check_html(turn)}')
 
@@ -92,9 +92,9 @@ def cell_text(name: str, value: Any) -> str:
     if name == "times_smaller_than_dynamic":
         return f"{value:.1f}x"
     if name == "time_to_first_token":
-        return fragments.seconds_text(value)
+        return html_parts.seconds_text(value)
     if name == "decode_tokens_per_second":
-        return fragments.rate_text(value)
+        return html_parts.rate_text(value)
     if name == "agreement":
         return f"{value:.0%}"
     if name == "diverges_at":
@@ -130,7 +130,7 @@ def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
 def chart_value(comparison: Comparison) -> str:
     figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, heard_by(comparison.columns[0].conversation.cache)))
     sizes = ", ".join(f"{column.label} {human_bytes(charts.used_nbytes(column.snapshot))}" for column in comparison.columns if column.snapshot)
-    return fragments.chart_value(figure, f"Bytes in use at the end: {sizes}.")
+    return html_parts.chart_value(figure, f"Bytes in use at the end: {sizes}.")
 
 
 def csv_text(comparison: Comparison) -> str:

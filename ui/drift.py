@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from kvcache import catalog
-from kvcache.engine import hear, room_left
-from kvcache.measure import kl_divergence, teacher_forced
+from kvcache.chat.engine import hear, room_left
+from kvcache.measure.drift import kl_divergence, teacher_forced
 
 from .compare import Comparison
 

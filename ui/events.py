@@ -9,17 +9,17 @@ from typing import Any
 
 import gradio as gr
 
-from kvcache import models
-from kvcache.conversation import chats
-from kvcache.engine import Done
+from kvcache.chat import models
+from kvcache.chat.conversation import chats
+from kvcache.chat.engine import Done
 from kvcache.memory import take_snapshot
 
-from . import fates, fragments, layout, view
+from . import html_parts, layout, token_ribbon, view
 from .forms import CacheForm
 from .layout import ChatTab
-from .outbox import AGAIN, Outbox
-from .pump import batches
+from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
+from .stream import batches
 
 MODEL_QUEUE = "model"  # every event that computes stands in this one queue
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
@@ -57,7 +57,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         return
     session.busy = True
     try:
-        yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: fragments.notice(changed, "info"),
+        yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
                tab.message: layout.STOP_BUTTON}
         written = view.Reply()
         for charts_too in paint_times(events, written, session, stop):
@@ -73,7 +73,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)
-    yield {tab.notice: fragments.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
+    yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
 def reason(error: Exception) -> str:
@@ -132,7 +132,7 @@ def _at_rest(tab: ChatTab, session: Session) -> dict:
 
 def refused(tab: ChatTab, sentence: str) -> dict:
     """The sentence above the message box."""
-    return {tab.notice: fragments.notice(sentence, "error")}
+    return {tab.notice: html_parts.notice(sentence, "error")}
 
 
 def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Callable[[str], dict], ticket: int | None = None) -> Iterator[dict]:
@@ -144,7 +144,7 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
     try:
         if box.stop.is_set():
             box.give_back(wanted)
-            yield taken_back(fragments.notice("Taken back before its turn came" + (": all stays as it was." if wanted is AGAIN else "."), "info"))
+            yield taken_back(html_parts.notice("Taken back before its turn came" + (": all stays as it was." if wanted is AGAIN else "."), "info"))
         else:
             yield from answer(wanted)
     finally:
@@ -245,7 +245,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             return refused(tab, "There is nothing to undo: the conversation is empty.")
         sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
         session.chat_box.undo(text)
-        return {tab.chatbot: view.chat_messages(session), tab.notice: fragments.notice(sentence, "info")}
+        return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info")}
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
@@ -256,7 +256,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         else:
             session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, tab.fates: fates.ribbon_html([]), **_empty_charts(tab, session)}
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, tab.fates: token_ribbon.ribbon_html([]), **_empty_charts(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))
@@ -278,7 +278,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
 def about(loaded) -> str:
     """What a visitor should know about this kind of model before talking to it."""
     alone = "Each message is answered by itself: the encoder of this model reads one at a time, and the decoder answers it."
-    return "" if chats(loaded) else fragments.notice(alone, "info")
+    return "" if chats(loaded) else html_parts.notice(alone, "info")
 
 
 def system_words(loaded) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             loaded = load_picked(values, progress)
         except models.ModelError as error:
             session.refused = values[tab.model] or ""
-            return {tab.model_note: fragments.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
+            return {tab.model_note: html_parts.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
         session.showing = values[tab.model]
         shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}

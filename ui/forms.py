@@ -16,7 +16,7 @@ MAX_SLIDER_STEPS = 1024
 
 def why_not(entry, config) -> str | None:
     """None where the cache can be built for this model here, else the reason in one sentence."""
-    return entry.unavailable() or (entry.fits_alone(config) if config is not None else None)
+    return entry.why_not_here() or (entry.why_not_alone(config) if config is not None else None)
 
 
 def cache_choices(entries: Mapping[str, Any], config=None) -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import gradio as gr
 
 from kvcache import bundled
-from kvcache.models import for_strangers
+from kvcache.chat.models import for_strangers
 
-from . import fates
+from . import token_ribbon
 from .forms import CacheForm, cache_form
 from .theme import PLOTLY_JS
 
@@ -31,7 +31,7 @@ TEXT_TO_READ = {"label": "Text to read", "placeholder": "The encoder reads it on
 
 @dataclass(frozen=True)
 class SamplingForm:
-    """The sampling controls; `read` gives the keyword arguments of `kvcache.engine.Sampling`."""
+    """The sampling controls; `read` gives the keyword arguments of `kvcache.chat.engine.Sampling`."""
     temperature: gr.Slider
     top_p: gr.Slider
     top_k: gr.Number
@@ -165,7 +165,7 @@ def _talk(default_model: str) -> dict[str, Any]:
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
     gr.HTML("<h2>Every token's fate</h2>")
-    ribbon = gr.HTML(fates.ribbon_html([]), elem_id="kv-fates")
+    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
     return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
             "clear": clear, "fates": ribbon}
 

@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 
 from kvcache.entry import OPERATIONS
 
-from . import fates
+from . import token_ribbon
 from .forms import info_text, why_not
 
 SAMPLE_TOKENS = 400
@@ -37,7 +37,7 @@ def cards_html(entries: Mapping[str, Any]) -> str:
 def card_html(entry) -> str:
     """One cache: what it is for, what it keeps, what can be set, what it can do, where it comes from."""
     loss = "Forgets or rounds: replies can differ from the full cache." if entry.lossy else "Exact: replies are those of the model run without a cache."
-    reason = entry.unavailable()
+    reason = entry.why_not_here()
     parts = [
         f"<h3>{escape(entry.title)}</h3>", f"<p>{escape(entry.summary)}</p>",
         f'<p class="kv-warning">{escape(reason)}</p>' if reason else sample_ribbon(entry),
@@ -70,6 +70,6 @@ def sample_ribbon(entry, tokens: int = SAMPLE_TOKENS) -> str:
             cache = entry.build(config)
             for _ in range(tokens // 20):
                 cache.update(torch.zeros(1, 1, 20, 32), torch.zeros(1, 1, 20, 32), 0)  # [B, H, T, D]
-        return fates.ribbon_html(cache.token_fates(), bits=getattr(cache, "nbits", None))
+        return token_ribbon.ribbon_html(cache.token_fates(), bits=getattr(cache, "nbits", None))
     except (ValueError, RuntimeError, AttributeError):
         return ""

@@ -1,4 +1,4 @@
-"""The Measure tab's wiring: run the benchmark of kvcache.speed at sizes that a visitor can wait for."""
+"""The Measure tab's wiring: run the benchmark of kvcache.measure.speed at sizes that a visitor can wait for."""
 from __future__ import annotations
 
 import threading
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 import gradio as gr
 import torch
 
-from kvcache.speed import run as speed
-from kvcache.speed.contenders import CONTENDERS, REFERENCE
-from kvcache.speed.results import Report
+from kvcache.measure.speed import run as speed
+from kvcache.measure.speed.contenders import CONTENDERS, REFERENCE
+from kvcache.measure.speed.results import Report
 
-from . import fragments, layout, measure_view
+from . import html_parts, layout, measure_view
 from .events import MODEL_QUEUE, in_turn, key_of, stops
 from .layout import MeasureTab
-from .outbox import AGAIN
-from .pump import batches
+from .pending import AGAIN
 from .state import Registry, Session
+from .stream import batches
 
 ROUNDS = 11
 STOPPED, STOPPED_EARLY = "Stopped: what was measured by then stands below.", "Stopped before anything was measured."
@@ -58,7 +58,7 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
         plan = read_plan(tab, values)
         events = speed.run(plan, stop.is_set)
     except ValueError as error:
-        yield {tab.notice: fragments.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error"), **_buttons_at_rest(tab)}
+        yield {tab.notice: html_parts.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error"), **_buttons_at_rest(tab)}
         return
     report = Report(settings={"rounds": plan.rounds})
     session.busy = True
@@ -66,9 +66,9 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
     try:
         yield {tab.notice: "", tab.table: "", tab.downloads: "", tab.time: "", tab.size: "", **_buttons_at_work(tab)}
         yield from _paint(tab, stop, report, events)
-        notice = fragments.notice(STOPPED if report.rows else STOPPED_EARLY, "info") if stop.is_set() else ""
+        notice = html_parts.notice(STOPPED if report.rows else STOPPED_EARLY, "info") if stop.is_set() else ""
     except Exception as error:
-        notice = fragments.notice(f"The measurement broke off: {error}", "error")
+        notice = html_parts.notice(f"The measurement broke off: {error}", "error")
     finally:
         session.busy = False
     yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report)}

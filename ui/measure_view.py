@@ -5,12 +5,12 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from kvcache.speed import figures
-from kvcache.speed.contenders import REFERENCE
-from kvcache.speed.results import Report, Row, left_out_words, ms_text, ratio_text, title
-from kvcache.speed.run import Progress
+from kvcache.measure.speed import figures
+from kvcache.measure.speed.contenders import REFERENCE
+from kvcache.measure.speed.results import Report, Row, left_out_words, ms_text, ratio_text, title
+from kvcache.measure.speed.run import Progress
 
-from . import fragments
+from . import html_parts
 from .charts import human_bytes
 
 HEADS = ("Cache", "Tokens", "ms a token", "Speed", "Bytes", "Size", "Update, µs")
@@ -51,13 +51,13 @@ def versus(ratio: float | None, row: Row, more: str, less: str) -> str:
 def time_chart(rows: Sequence[Row]) -> str:
     fastest = min(rows, key=lambda row: (-row.context, row.seconds))
     sentence = f"At {fastest.context:,} tokens the fastest is {fastest.label} with {ms_text(fastest.seconds)} ms a token."
-    return fragments.chart_value(figures.ms_figure(rows), sentence)
+    return html_parts.chart_value(figures.ms_figure(rows), sentence)
 
 
 def size_chart(rows: Sequence[Row]) -> str:
     smallest = min(rows, key=lambda row: (-row.context, row.nbytes))
     sentence = f"At {smallest.context:,} tokens the smallest is {smallest.label} with {human_bytes(smallest.nbytes)}."
-    return fragments.chart_value(figures.bytes_figure(rows), sentence)
+    return html_parts.chart_value(figures.bytes_figure(rows), sentence)
 
 
 def downloads_html(report: Report) -> str:

@@ -5,9 +5,9 @@ import threading
 
 import gradio as gr
 
-from kvcache import models
 from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
+from kvcache.chat import models
 
 from . import layout, measure_events, recall
 from .api import wire_api

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from kvcache import bundled
 from kvcache.bundled import separation
 
-from . import fragments
+from . import html_parts
 
 # Caches that answer alike lie on one line: the wider ones are drawn first.
 STYLES = {
@@ -64,4 +64,4 @@ def of_models(evaluations: Mapping[str, Mapping]) -> dict:
 
 def chart_value(measured: Mapping) -> str:
     """What the chart component is given."""
-    return fragments.chart_value(figure(measured), words(measured), [("questions a point", f"{measured['questions']}")])
+    return html_parts.chart_value(figure(measured), words(measured), [("questions a point", f"{measured['questions']}")])

@@ -9,13 +9,14 @@ from typing import Any
 
 import psutil
 
-from kvcache import catalog, models
-from kvcache.conversation import Conversation, chats
-from kvcache.engine import Sampling
+from kvcache import catalog
+from kvcache.chat import models
+from kvcache.chat.conversation import Conversation, chats
+from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, take_snapshot
 
 from .charts import History, human_bytes
-from .outbox import Outbox
+from .pending import Outbox
 
 MEMORY_BUDGET = max(2_000_000_000, psutil.virtual_memory().total // 4)  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all

@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from kvcache import catalog
-from kvcache.engine import Compiling, Done, Prefill, Stats, Token
+from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token
 from kvcache.memory import Snapshot, heard_by
 
-from . import charts, fates, fragments
+from . import charts, html_parts, token_ribbon
 from .charts import human_bytes
 from .state import Session, predict
 
@@ -30,7 +30,7 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
         else:
             shown.append(message)
             figures = next(stats)
-            shown += [{"role": "assistant", "content": fragments.stats_line(figures)}] if figures else []
+            shown += [{"role": "assistant", "content": html_parts.stats_line(figures)}] if figures else []
     return shown
 
 
@@ -88,7 +88,7 @@ class Reply:
         if not self.text:
             return written + [{"role": "assistant", "content": '<span class="kv-stats">thinking</span>'}]
         return written + [{"role": "assistant", "content": self.text},
-                          {"role": "assistant", "content": fragments.stats_line(self.stats)}]
+                          {"role": "assistant", "content": html_parts.stats_line(self.stats)}]
 
 
 TAKEN_BACK = "Stopped before the first token: the message was taken back."
@@ -163,7 +163,7 @@ def limits(cache) -> dict[str, int | None]:
 
 
 def memory_chart(snapshot: Snapshot) -> str:
-    return fragments.chart_value(charts.memory_figure(snapshot), charts.memory_words(snapshot))
+    return html_parts.chart_value(charts.memory_figure(snapshot), charts.memory_words(snapshot))
 
 
 def history_chart(session: Session, snapshot: Snapshot) -> str:
@@ -173,7 +173,7 @@ def history_chart(session: Session, snapshot: Snapshot) -> str:
     figure = charts.history_figure(session.history, dynamic, **marks)
     facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
     sentence = f"Over {session.history.processed:,} tokens processed the cache grew to {human_bytes(snapshot.total)}."
-    return fragments.chart_value(figure, sentence, facts)
+    return html_parts.chart_value(figure, sentence, facts)
 
 
 def fates_of(session: Session) -> list[tuple[str, int]] | None:
@@ -185,8 +185,8 @@ def fates_of(session: Session) -> list[tuple[str, int]] | None:
 def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 0) -> str:
     """Every token's fate; `pending` tokens were picked and not fed yet."""
     if runs is None:
-        return fates.ribbon_html([])
-    return fates.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "nbits", None))
+        return token_ribbon.ribbon_html([])
+    return token_ribbon.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "nbits", None))
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------
@@ -194,17 +194,17 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
 def prediction(cache: str, parameters, loaded) -> str:
     """The table "Predicted bytes", or the sentence that says what is wrong with the parameters."""
     entry = catalog.ENTRIES[cache]
-    reason = entry.fits_alone(loaded.config)
+    reason = entry.why_not_alone(loaded.config)
     if reason:
-        return fragments.notice(f"{cache}: {reason}")
+        return html_parts.notice(f"{cache}: {reason}")
     try:
         checked = entry.check(loaded.config, **parameters)
         rows = [_prediction_row(cache, checked, loaded, words, tokens) for words, tokens in LENGTHS]
     except ValueError as error:
-        return fragments.notice(str(error))
+        return html_parts.notice(str(error))
     except NotImplementedError:
         return '<p class="kv-quiet">No closed form predicts the bytes of this cache on this model.</p>'
-    return fragments.prediction_table(entry.describe(**checked), rows) + _text_line(cache, checked, loaded)
+    return html_parts.prediction_table(entry.describe(**checked), rows) + _text_line(cache, checked, loaded)
 
 
 def _text_line(cache: str, parameters, loaded) -> str:

@@ -19,7 +19,7 @@ def named(backend: str, title: str) -> Entry:
         cache_class=quantized.class_of(backend),
         make=functools.partial(quantized.make, backend=backend),
         parameters=tuple(replace(each, choices=NBITS[backend]) if each.name == "nbits" else each for each in parameters),
-        broken=lambda config, values: quantized.ENTRY.broken(config, {**values, "backend": backend}),
+        why_not_values=lambda config, values: quantized.ENTRY.why_not_values(config, {**values, "backend": backend}),
         choice_reasons=lambda name, config, values: {},
         label=lambda **values: quantized.ENTRY.describe(**values, backend=backend),
         offered=False,

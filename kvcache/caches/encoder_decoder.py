@@ -16,7 +16,7 @@ from ..entry import Entry, Parameter
 from ..layer import target_length
 from ..memory import LayerMemory, Memory, measure_memory
 from ..predict import predict_layer, shapes_of
-from ..whole import whole_number
+from ..validation import whole_number
 from . import dynamic, hybrid, offloaded, offloaded_static, quantized, sink, sliding_window, static
 from .dynamic import DynamicCache, GrowingLayer
 
@@ -300,12 +300,12 @@ OWN = {each.ENTRY.name: each.ENTRY for each in (dynamic, static, hybrid, offload
 class PairEntry(Entry):
     """An entry for two caches: `self_cache` names that of self-attention."""
 
-    def fits_alone(self, config) -> str | None:
-        return self.fits(config)
+    def why_not_alone(self, config) -> str | None:
+        return self.why_not(config)
 
-    def fits(self, config) -> str | None:
+    def why_not(self, config) -> str | None:
         whole = getattr(config, "config", config)
-        reason = super().fits(config)
+        reason = super().why_not(config)
         if reason is None and not getattr(whole, "is_encoder_decoder", False):
             return f"{whole.model_type} has no encoder whose output would be kept; 'dynamic' keeps what it needs"
         return reason
@@ -318,15 +318,15 @@ class PairEntry(Entry):
 def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict[Any, str]:
     """The caches that do not do for this model's decoder; of the chosen one's own choices, those that it would not take."""
     if parameter == "self_cache":
-        reasons = {name: own.unavailable() or own.fits(config) for name, own in OWN.items()}
+        reasons = {name: own.why_not_here() or own.why_not(config) for name, own in OWN.items()}
         return {name: reason for name, reason in reasons.items() if reason}
     own = OWN[values["self_cache"]]
     return own.choice_reasons(parameter, config, {**own.defaults(), **values})
 
 
-def _broken(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
+def _why_not_values(config: PreTrainedConfig, values: Mapping[str, Any]) -> str | None:
     own = OWN[values["self_cache"]]
-    return own.unavailable() or own.fits(config) or own.broken(config, values)
+    return own.why_not_here() or own.why_not(config) or own.why_not_values(config, values)
 
 
 def _make(config: PreTrainedConfig, self_cache: str, **parameters) -> EncoderDecoderCache:
@@ -342,7 +342,7 @@ ENTRY = PairEntry(
     cache_class=EncoderDecoderCache,
     make=_make,
     parameters=(Parameter("self_cache", "Decoder's cache", "choice", "dynamic", "What keeps the decoder's own tokens; its parameters go beside.", choices=tuple(OWN)),),
-    broken=_broken,
+    why_not_values=_why_not_values,
     choice_reasons=_choice_reasons,
     parts=OWN,
     verify=lambda model, cache: OWN[cache.self_attention_cache.name].verify(model, cache.self_attention_cache),

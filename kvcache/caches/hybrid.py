@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from transformers import PreTrainedConfig
 
-from ..architecture import WINDOWED_TYPES, layer_types, static_misfit
+from ..architecture import WINDOWED_TYPES, layer_types, why_not_static
 from ..entry import Entry, all_but
 from .static import CAPACITY, StaticCache
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why this model has no use for two kinds of attention layers, or None."""
     if not set(layer_types(config)) & set(WINDOWED_TYPES):
         return f"{config.model_type} has no sliding-window layers that could alternate with full-attention ones; static does the same for it"
-    return static_misfit(config)
+    return why_not_static(config)
 
 
 class HybridCache(StaticCache):
@@ -24,7 +24,7 @@ class HybridCache(StaticCache):
     """
 
     name = "hybrid"
-    misfit = staticmethod(misfit)
+    why_not_model = staticmethod(why_not)
 
 
 ENTRY = Entry(
@@ -35,6 +35,6 @@ ENTRY = Entry(
     make=lambda config, max_cache_len: HybridCache(config, max_cache_len=max_cache_len),
     parameters=(replace(CAPACITY, help="Tokens that full-attention layers have room for."),),
     can=all_but("crop", "drafts"),
-    misfit=misfit,
+    why_not_model=why_not,
     label=lambda max_cache_len: f"Hybrid {max_cache_len}",
 )

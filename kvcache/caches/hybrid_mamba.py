@@ -6,7 +6,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from ..architecture import RECURRENT_TYPES, decoder_config, layer_types
 from ..entry import Entry, all_but
-from ..state import States, has_states_alone
+from ..recurrent import States, has_states_alone
 from .dynamic import DynamicCache
 
 
@@ -22,7 +22,7 @@ class HybridMambaAttentionDynamicCache(DynamicCache):
     name = "hybrid_mamba"
 
     def __init__(self, config: PreTrainedConfig, batch_size: int | None = None, dtype: torch.dtype | None = None, device: torch.device | str | None = None):
-        reason = misfit(decoder_config(config))
+        reason = why_not(decoder_config(config))
         if reason:
             raise ValueError(f"HybridMambaAttentionDynamicCache: {reason}")
         super().__init__(config)
@@ -43,7 +43,7 @@ class HybridMambaAttentionDynamicCache(DynamicCache):
         return [layer.recurrent_states[0] if isinstance(layer, States) else None for layer in self.layers]
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why a cache of both kinds does not suit this model, or None."""
     if has_states_alone(config):
         return f"{config.model_type} has recurrent states only: 'mamba' is its cache"
@@ -60,6 +60,6 @@ ENTRY = Entry(
     make=HybridMambaAttentionDynamicCache,
     can=all_but("turns", "crop", "drafts", "compile", "export"),
     paper="https://arxiv.org/abs/2403.19887",
-    misfit=misfit,
+    why_not_model=why_not,
     for_states=True,
 )

@@ -7,7 +7,8 @@ from ..architecture import decoder_config
 from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..legacy import LayerStates
-from ..state import CARRIES, StateLayer, has_states_alone, state_shape
+from ..recurrent import CARRIES, StateLayer, has_states_alone
+from ..recurrent_shapes import state_shape
 from .static import checked_batch
 
 
@@ -32,7 +33,7 @@ class MambaCache(Cache):
         max_batch_size: int | None = None,
     ):
         config = decoder_config(config)
-        reason = misfit(config)
+        reason = why_not(config)
         if reason:
             raise ValueError(f"MambaCache: {reason}")
         table = {"linear_attention": lambda number_of_states=1, **_: StateLayer(number_of_states, config.model_type in CARRIES, dtype)}
@@ -122,7 +123,7 @@ class MambaCache(Cache):
         return self.layers[layer_idx].seen if layer_idx < len(self.layers) else 0
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why a cache of states alone does not suit this model, or None."""
     if has_states_alone(config):
         return None
@@ -137,6 +138,6 @@ ENTRY = Entry(
     make=MambaCache,
     can=all_but("turns", "crop", "drafts"),
     paper="https://arxiv.org/abs/2312.00752",
-    misfit=misfit,
+    why_not_model=why_not,
     for_states=True,
 )

@@ -13,8 +13,8 @@ from ..architecture import decoder_config
 from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import Layer
-from ..state import States
-from ..whole import batch_rows
+from ..recurrent import States
+from ..validation import batch_rows
 from .dynamic import LAYERS, GrowingLayer
 
 

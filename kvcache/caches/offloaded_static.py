@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedConfig
 
-from ..architecture import static_misfit
+from ..architecture import why_not_static
 from ..entry import Entry, all_but
 from ..layer import Buffer, T, new_rows
 from ..read_only import read_only
-from ..state import States
+from ..recurrent import States
 from .offloaded import Link, Offloading
 from .static import CAPACITY, StaticCache, StaticLayer
 
@@ -254,6 +254,6 @@ ENTRY = Entry(
     make=lambda config, max_cache_len: OffloadedStaticCache(config, max_cache_len=max_cache_len),
     parameters=(CAPACITY,),
     can=all_but(),
-    misfit=static_misfit,
+    why_not_model=why_not_static,
     label=lambda max_cache_len: f"Offloaded static {max_cache_len}",
 )

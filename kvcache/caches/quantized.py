@@ -13,7 +13,7 @@ from ..configs import AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_back
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
 from ..kernels import LOOPS, decode_attention, encode
-from ..kernels.cpu import why_not
+from ..kernels.cpu import why_not_loops
 from ..kernels.packed import Packed
 from ..layer import Buffer, D, Layer, T, append_both, capacity_for
 from ..legacy import QuantizedNames
@@ -349,7 +349,7 @@ def _refuse_both(given: QuantizedCacheConfig) -> None:
 def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, attention: str) -> tuple:
     """The layers of a model's config, or None and what makes each layer, once it is known that they can be."""
     config = None if config is None else decoder_config(config)
-    reason = (misfit(config) if config else None) or _missing(settings.backend) or why_not_attention(attention, settings.nbits)
+    reason = (why_not(config) if config else None) or _missing(settings.backend) or why_not_attention(attention, settings.nbits)
     if reason:
         raise ValueError(f"QuantizedCache: {reason}")
     make = functools.partial(
@@ -388,7 +388,7 @@ def why_not_packed(head_dim: int) -> str | None:
 def why_not_attention(attention: str, nbits: int) -> str | None:
     if attention not in ATTENTION:
         return f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}"
-    return why_not(nbits) if attention == "fused" else None
+    return why_not_loops(nbits) if attention == "fused" else None
 
 
 def _value_dims(config: PreTrainedConfig) -> set[int]:
@@ -396,7 +396,7 @@ def _value_dims(config: PreTrainedConfig) -> set[int]:
     return {shape.value_dim for shape in shapes_of(config, 1, 1) if shape.value_dim}
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why quantising does not suit this model, or None."""
     if odd := other_types(config):
         return f"{config.model_type} has layers of type {', '.join(odd)}, which are not quantised"
@@ -405,7 +405,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
     return next(filter(None, map(why_not_packed, _value_dims(config))), None)
 
 
-def _broken(config: PreTrainedConfig, parameters) -> str | None:
+def _why_not_values(config: PreTrainedConfig, parameters) -> str | None:
     backend, axes = parameters["backend"], ("axis_key", "axis_value")
     reasons = (why_not_nbits(backend, parameters["nbits"]), *(why_not_axis(backend, name, parameters[name]) for name in axes))
     return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], parameters["nbits"])
@@ -436,8 +436,8 @@ def _choice_reasons(parameter: str, config: PreTrainedConfig, values) -> dict:
     return {}
 
 
-def _broken_or_missing(config: PreTrainedConfig, parameters) -> str | None:
-    return _broken(config, parameters) or _missing(parameters["backend"])
+def _why_not_values_or_missing(config: PreTrainedConfig, parameters) -> str | None:
+    return _why_not_values(config, parameters) or _missing(parameters["backend"])
 
 
 def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
@@ -463,8 +463,8 @@ ENTRY = Entry(
     lossy=True,
     can=all_but("compile", "export"),
     paper="https://arxiv.org/abs/2402.02750",
-    misfit=misfit,
-    broken=_broken_or_missing,
+    why_not_model=why_not,
+    why_not_values=_why_not_values_or_missing,
     choice_reasons=_choice_reasons,
     label=_label,
 )

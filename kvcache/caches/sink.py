@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, exact_misfit, layer_types, other_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types, why_not_exact
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, capacity_for
 from ..predict import Shape
 from ..read_only import read_only
 from ..rope import Rope, RopeError, rope_for, verify_rope
-from ..whole import whole_number
+from ..validation import whole_number
 from .dynamic import windowed
 from .sliding_window import WindowLayer
 
@@ -155,16 +155,16 @@ class SinkCache(Cache):
             warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
             return super().__init__(None, functools.partial(SinkLayer, window_length, num_sink_tokens))
         config = decoder_config(config)
-        reason = misfit(config)
+        reason = why_not(config)
         if reason:
             raise ValueError(f"SinkCache: {reason}")
         rope = rope_for(config, "full_attention")
         table = {"full_attention": lambda **_: SinkLayer(window_length, num_sink_tokens, rope)}
         super().__init__(build_layers(config, table | dict.fromkeys(WINDOWED_TYPES, windowed)))
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why sinks do not suit this model, or None."""
-    if reason := exact_misfit(config):
+    if reason := why_not_exact(config):
         return reason
     if odd := other_types(config):
         return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
@@ -177,7 +177,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
     return None
 
 
-def _broken(config: PreTrainedConfig, parameters) -> str | None:
+def _why_not_values(config: PreTrainedConfig, parameters) -> str | None:
     window, sinks = parameters["window_length"], parameters["num_sink_tokens"]
     return None if sinks < window else f"num_sink_tokens must be below window_length, got {sinks} of {window}"
 
@@ -200,8 +200,8 @@ ENTRY = Entry(
     lossy=True,
     can=all_but("crop", "drafts", "left padding", "compile", "export"),
     paper="https://arxiv.org/abs/2309.17453",
-    misfit=misfit,
-    broken=_broken,
+    why_not_model=why_not,
+    why_not_values=_why_not_values,
     verify=_verify,
     label=lambda window_length, num_sink_tokens: f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}",
 )

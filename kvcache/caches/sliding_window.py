@@ -8,15 +8,15 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING
 
-from ..architecture import WINDOWED_TYPES, decoder_config, exact_misfit, other_types, static_misfit
+from ..architecture import WINDOWED_TYPES, decoder_config, other_types, why_not_exact, why_not_static
 from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Layer, RowsLayer, T, append_both
 from ..legacy import StaticNames
 from ..predict import Shape, predicted_rows
-from ..state import has_states_alone
-from ..whole import whole_number
+from ..recurrent import has_states_alone
+from ..validation import whole_number
 from .static import StaticWindowLayer, checked_batch, checked_length, heads_of, place
 
 DRAFT = 256  # tokens that an assistant may draft one by one
@@ -177,7 +177,7 @@ class SlidingWindowCache(StaticNames, Cache):
         if not window_length:
             raise ValueError("SlidingWindowCache needs window_length=, or a config whose model has a sliding window")
         window_length = WindowLayer(window_length).window_length  # raises on bad values now, not at the first token
-        reason = None if text is None else misfit(text)
+        reason = None if text is None else why_not(text)
         if reason:
             raise ValueError(f"SlidingWindowCache: {reason}")
         self.takes_left_padding = text is None or text.model_type != "bloom"  # whose bias is counted over the mask, padding and evicted tokens too
@@ -187,7 +187,7 @@ class SlidingWindowCache(StaticNames, Cache):
             super().__init__(None if text is None else _layers(text, window_length, WindowLayer), functools.partial(WindowLayer, window_length))
         elif text is None:
             raise ValueError("SlidingWindowCache of static shapes (max_cache_len=) needs config=")
-        elif reason := static_misfit(text):
+        elif reason := why_not_static(text):
             raise ValueError(f"SlidingWindowCache of static shapes: {reason}")
         else:
             max_cache_len = checked_length(text, max_cache_len)
@@ -201,7 +201,7 @@ class SlidingWindowCache(StaticNames, Cache):
         return "bloom counts its position bias over the whole mask, which no longer fits the tokens held once some are evicted"
 
 
-def misfit(config: PreTrainedConfig) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Why a window does not suit this model, or None."""
     if getattr(config, "relative_attention_num_buckets", None):  # measured on T5: logits off by 19 % once a token is gone
         return f"{config.model_type} biases by the distance between tokens and counts it over those held: with some evicted it would be wrong"
@@ -209,7 +209,7 @@ def misfit(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} has layers of type {', '.join(odd)}, which choose what to attend to and would keep every token"
     if has_states_alone(config):
         return f"{config.model_type} has recurrent states and no keys and values of which a window could be kept; 'mamba' is its cache"
-    return exact_misfit(config)
+    return why_not_exact(config)
 
 
 def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:
@@ -240,6 +240,6 @@ ENTRY = Entry(
     lossy=True,
     can=all_but("crop", "drafts", "compile", "export"),
     paper="https://arxiv.org/abs/2004.05150",
-    misfit=misfit,
+    why_not_model=why_not,
     label=lambda window_length: f"Window {window_length}",
 )

@@ -8,14 +8,14 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
 
-from ..architecture import WINDOWED_TYPES, decoder_config, static_misfit
+from ..architecture import WINDOWED_TYPES, decoder_config, why_not_static
 from ..attention import attendable
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..layer import Buffer, Layer, T, new_rows
 from ..legacy import StaticNames
 from ..predict import Shape, shapes_of
-from ..whole import whole_number
+from ..validation import whole_number
 
 
 @dataclass(frozen=True)
@@ -390,7 +390,7 @@ class StaticCache(StaticNames, Cache, transformers.StaticCache):
 
     name = "static"
     full_layer: type[StaticLayer] = StaticLayer
-    misfit = staticmethod(static_misfit)
+    why_not_model = staticmethod(why_not_static)
 
     def __init__(
         self,
@@ -403,7 +403,7 @@ class StaticCache(StaticNames, Cache, transformers.StaticCache):
         layer_device_map: Mapping[int, torch.device | str] | None = None,
     ):
         config = decoder_config(config)
-        if reason := self.misfit(config):
+        if reason := self.why_not_model(config):
             raise ValueError(f"{type(self).__name__}: {reason}")
         if isinstance(max_batch_size, Mapping):  # 4.49's order has the map in its place
             layer_device_map, max_batch_size = max_batch_size, layer_device_map
@@ -478,6 +478,6 @@ ENTRY = Entry(
     make=lambda config, max_cache_len: StaticCache(config, max_cache_len=max_cache_len),
     parameters=(CAPACITY,),
     can=all_but(),
-    misfit=static_misfit,
+    why_not_model=why_not_static,
     label=lambda max_cache_len: f"Static {max_cache_len}",
 )

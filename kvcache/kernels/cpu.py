@@ -23,7 +23,7 @@ WORTH = 1 << 18  # elements of plain keys from which the loops win more than cal
 ENOUGH = 1 << 18  # elements to encode below which a second thread costs more than it brings
 
 
-def why_not(nbits: int) -> str | None:
+def why_not_loops(nbits: int) -> str | None:
     """Why codes of this width cannot be attended to packed, on this machine, or None."""
     if nbits not in NBITS:
         return f"attention over packed codes reads 8, 4 or 2 bits, not {nbits}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ..extras import why_not_imported
+from ...extras import why_not_imported
 from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 

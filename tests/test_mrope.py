@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from seeing import PICTURE, exact, fed, joined, off, picture, seeing, talk, words
+from vision_models import PICTURE, exact, fed, joined, off, picture, talk, vision_models, words
 
 import kvcache
 
@@ -13,7 +13,7 @@ CACHES = {"dynamic": {}, "static": {"max_cache_len": 96}, "offloaded": {}, "quan
 
 @pytest.fixture(scope="module", params=KINDS)
 def model(request):
-    return seeing(request.param)
+    return vision_models(request.param)
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -47,7 +47,7 @@ def test_transformers_own_cache_places_them_elsewhere(model):
 
 @torch.no_grad()
 def test_what_generate_goes_on_with_is_what_feed_left():
-    model = seeing("qwen2_5_vl")
+    model = vision_models("qwen2_5_vl")
     turns, cache = talk(model), kvcache.create("dynamic", model)
     right = exact(model, turns)
     fed(model, cache, turns[:-1])
@@ -57,14 +57,14 @@ def test_what_generate_goes_on_with_is_what_feed_left():
 
 @torch.no_grad()
 def test_rows_copies_and_files_keep_the_places_of_their_pictures(tmp_path):
-    model = seeing("qwen2_5_vl")
+    model = vision_models("qwen2_5_vl")
     alone = [exact(model, [{name: value[row : row + 1] if name != "pixel_values" else value.chunk(2)[row] for name, value in turn.items()} for turn in (picture(model, 2, rows=2), words(6, 3, rows=2))]) for row in range(2)]
     cache = kvcache.create("dynamic", model)
     fed(model, cache, [picture(model, 2, rows=2)])
     cache.save(tmp_path / "cache.safetensors", model)
     split = kvcache.DynamicCache.from_batch_splits(cache.batch_split(2, 1))
     more = words(6, 3, rows=2)["input_ids"]
-    for copy in (cache.fork(), split, kvcache.load(tmp_path / "cache.safetensors", model)):
+    for copy in (cache.fork(), split, kvcache.load_cache(tmp_path / "cache.safetensors", model)):
         assert off(kvcache.feed(model, more, copy), torch.cat(alone)[:, -6:]) < 1e-4
     cache.batch_repeat_interleave(2)
     cache.batch_select_indices(torch.tensor([3, 0]))
@@ -74,7 +74,7 @@ def test_rows_copies_and_files_keep_the_places_of_their_pictures(tmp_path):
 
 @torch.no_grad()
 def test_padding_on_the_left_takes_no_place():
-    model = seeing("qwen2_5_vl")
+    model = vision_models("qwen2_5_vl")
     turn, more = picture(model, 2), words(5, 3)["input_ids"]
     right = exact(model, [turn, words(5, 3)])[:, -5:]
     padded = {**turn, "input_ids": torch.nn.functional.pad(turn["input_ids"], (3, 0)), "mm_token_type_ids": torch.nn.functional.pad(turn["mm_token_type_ids"], (3, 0))}
@@ -85,7 +85,7 @@ def test_padding_on_the_left_takes_no_place():
 
 @torch.no_grad()
 def test_a_talk_goes_back_behind_its_pictures_and_no_further():
-    model = seeing("qwen2_5_vl")
+    model = vision_models("qwen2_5_vl")
     turns, cache = [picture(model, 2), words(6, 3)], kvcache.create("dynamic", model)
     right = exact(model, turns)
     fed(model, cache, turns)
@@ -99,7 +99,7 @@ def test_a_talk_goes_back_behind_its_pictures_and_no_further():
 
 @torch.no_grad()
 def test_what_cannot_be_placed_is_refused_and_nothing_is_lost():
-    model = seeing("qwen2_5_vl")
+    model = vision_models("qwen2_5_vl")
     turn, cache = picture(model, 2), kvcache.create("dynamic", model)
     with pytest.raises(ValueError, match="come with mm_token_type_ids and image_grid_thw or video_grid_thw"):
         kvcache.feed(model, turn["input_ids"], cache, pixel_values=turn["pixel_values"])
@@ -109,7 +109,7 @@ def test_what_cannot_be_placed_is_refused_and_nothing_is_lost():
     with pytest.raises(ValueError, match="filled without kvcache.feed"):
         fed(model, cache, [turn])
     assert cache.get_seq_length() == 4
-    hearing = seeing("qwen2_5_omni_thinker")
+    hearing = vision_models("qwen2_5_omni_thinker")
     with pytest.raises(ValueError, match="feed cannot place what a qwen2_5_omni_thinker sees or hears"):
         fed(hearing, kvcache.create("dynamic", hearing), [turn])
 
@@ -125,7 +125,7 @@ def square(seed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["llava", "gemma3"])
 def test_pictures_whose_tokens_stand_at_their_numbers(kind, name):
     """Those of Gemma 3 attend to each other, too, and it looks up which they are among all tokens."""
-    model = seeing(kind)
+    model = vision_models(kind)
     turns = [{"input_ids": words(3, 1)["input_ids"]}, square(2), {"input_ids": words(1, 4)["input_ids"]}, square(5), {"input_ids": words(7, 7)["input_ids"]}]
     ids = torch.cat([turn["input_ids"] for turn in turns], dim=1)
     types = {"token_type_ids": (ids == PICTURE).long()} if kind == "gemma3" else {}

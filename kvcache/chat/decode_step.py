@@ -17,11 +17,11 @@ from typing import Any
 import torch
 import transformers
 
-from . import around
+from ..weights import is_offloaded
+from . import split_graph
 from .compile_thread import kept_apart
+from .gemv import for_single_rows, twin
 from .graph import NoGraph, graph, graphs_there_are
-from .single_row import for_single_rows, twin
-from .weights import is_offloaded
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def attend_grouped(module: torch.nn.Module, query: torch.Tensor, key: torch.Tens
     Eagerly transformers packs the queries that share a key [B, H, Hq / H, D]; compiled, it repeats keys and values for
     each of them instead, which costs more than compiling saves.
     """
-    return around.attend_packed(query, key, value, mask, options.get("scaling")), None
+    return split_graph.attend_packed(query, key, value, mask, options.get("scaling")), None
 
 
 @functools.cache
@@ -103,7 +103,7 @@ class CompiledStep:
 
     @functools.cached_property
     def _around(self) -> Callable:
-        return around.forward_around(twin(self._for_one), self.backend)
+        return split_graph.forward_around(twin(self._for_one), self.backend)
 
     def forward_for(self, cache: Any) -> Callable:
         """The compiled forward for caches like this one, untried; compiled at its first call."""
@@ -117,7 +117,7 @@ class CompiledStep:
             return "a step is compiled for caches that the catalog made: another one like it is needed to try it"
         if is_offloaded(self.model):
             return "its weights are offloaded, and a step is compiled for weights that stay in memory"
-        return why_not_compiled() or around.misfit(self.model.config)
+        return why_not_compiled() or split_graph.why_not_split(self.model.config)
 
     def awaits(self, cache: Any) -> bool:
         """Is a compiled step for caches like this one possible and still to be prepared?"""

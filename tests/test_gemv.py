@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_chat import make_model, some_ids
 
-from kvcache import single_row
-from kvcache.single_row import SingleRow, for_single_rows, halved
+from kvcache.chat import gemv
+from kvcache.chat.gemv import SingleRow, for_single_rows, halved
 
 
 def rows_of(model):
@@ -63,7 +63,7 @@ def test_weights_are_halved_to_the_type_that_holds_them_or_not_at_all():
 
 
 def test_where_memory_is_short_it_reads_the_models_own_weights(model, monkeypatch):
-    monkeypatch.setattr(single_row, "SHARE", 0.0)
+    monkeypatch.setattr(gemv, "SHARE", 0.0)
     for row in rows_of(for_single_rows(model)):
         assert row.rows.data_ptr() == row.weight.data_ptr()
 

@@ -1,19 +1,15 @@
-"""How far two caches drift apart: first different token, agreement, and distributions on the same text.
-
-`python -m kvcache.measure speed` runs the benchmark of kvcache.speed.
-"""
+"""How far two caches drift apart: the first token that differs, and next-token distributions on the same text."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .engine import PREFILL_CHUNK, feed, prefill_chunks, room_left
-from .models import LoadedModel
+from ..chat.engine import PREFILL_CHUNK, forward, prefill_chunks, room_left
+from ..chat.models import LoadedModel
 
 
 def first_divergence(ids_a: Sequence[int], ids_b: Sequence[int]) -> int | None:
@@ -25,16 +21,6 @@ def first_divergence(ids_a: Sequence[int], ids_b: Sequence[int]) -> int | None:
         if a != b:
             return index
     return None if len(ids_a) == len(ids_b) else min(len(ids_a), len(ids_b))
-
-
-def agreement(ids_a: Sequence[int], ids_b: Sequence[int]) -> float:
-    """Share of positions, 0 to 1, at which two replies have the same token, out of the longer one's length.
-
-    Two empty replies agree fully. After a first difference greedy replies go their own ways, so read it together
-    with `first_divergence`; `kl_divergence` under teacher forcing compares every position on equal terms.
-    """
-    longest = max(len(ids_a), len(ids_b))
-    return sum(a == b for a, b in zip(ids_a, ids_b)) / longest if longest else 1.0
 
 
 def teacher_forced(
@@ -60,10 +46,10 @@ def teacher_forced(
         raise ValueError(f"{needed} tokens don't fit: the {limit} leaves room for {left:g}")
     logits = None
     for chunk in prefill_chunks(loaded, prompt_ids, len(seen_ids), prefill_chunk):
-        logits = feed(loaded, cache, chunk)
+        logits = forward(loaded, cache, chunk)
     rows = [_log_probabilities(logits)]
     for token in continuation_ids[:-1]:
-        rows.append(_log_probabilities(feed(loaded, cache, [token])))
+        rows.append(_log_probabilities(forward(loaded, cache, [token])))
     return torch.stack(rows)  # (T, V)
 
 
@@ -81,32 +67,6 @@ def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class TopToken:
-    """A token that either distribution expects, with its probability in both."""
-
-    id: int
-    text: str
-    reference: float
-    other: float
-
-
-def top_tokens(
-    tokenizer: Any, reference: torch.Tensor, other: torch.Tensor, position: int, count: int = 5
-) -> list[TopToken]:
-    """The `count` likeliest tokens of either table [T, V] at a position, by the reference's probability, highest first.
-
-    Raises IndexError for a position outside the tables.
-    """
-    if not 0 <= position < len(reference) or not 0 <= position < len(other):
-        raise IndexError(f"position {position} is outside tables of {len(reference)} and {len(other)} tokens")
-    a, b = reference[position].exp(), other[position].exp()  # (V,)
-    count = min(count, a.numel())
-    ids = {*a.topk(count).indices.tolist(), *b.topk(count).indices.tolist()}
-    rows = [TopToken(id, tokenizer.decode([id]), float(a[id]), float(b[id])) for id in ids]
-    return sorted(rows, key=lambda row: (-row.reference, -row.other, row.id))
-
-
-@dataclass(frozen=True)
 class Drift:
     """How far one cache's expectations are from another's over a text."""
 
@@ -121,19 +81,3 @@ def drift(reference: torch.Tensor, other: torch.Tensor) -> Drift:
     kl = kl_divergence(reference, other)
     same = reference.argmax(dim=-1) == other.argmax(dim=-1)
     return Drift(float(kl.mean()), float(kl.max()), int(kl.argmax()), float(same.float().mean()))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """What `python -m kvcache.measure WHAT` does; there is one WHAT so far."""
-    from .speed import command
-
-    what, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or [""]
-    if what != "speed":
-        named = "" if what in ("", "-h", "--help") else f", not {what!r}"
-        print(f"usage: python -m kvcache.measure speed [options]{named}; python -m kvcache.measure speed --help lists them", file=sys.stderr)
-        raise SystemExit(0 if what in ("-h", "--help") else 2)
-    command.main(rest)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ import kvcache
 PICTURE, BEGIN = 95, 94  # token ids
 
 
-def seeing(kind: str) -> transformers.PreTrainedModel:
+def vision_models(kind: str) -> transformers.PreTrainedModel:
     """A tiny model whose pictures are of token PICTURE."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny_models.EXTRA, kind, {**tiny_models.EXTRA.get(kind, {}), **dict.fromkeys(("image_token_id", "image_token_index"), PICTURE), "vision_start_token_id": BEGIN, "video_token_id": 93, "mm_tokens_per_image": 16})

@@ -14,9 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
-from ..architecture import cache_argument
-from ..step import CompiledStep
-from ..weights import LOADING
+from ...architecture import cache_argument
+from ...chat.decode_step import CompiledStep
+from ...weights import LOADING
 
 VOCABULARY = 2048  # small: a large one costs every contender the same, in the last layer
 CONTEXT_LIMIT = 1 << 18

@@ -10,7 +10,7 @@ import itertools
 
 import torch
 
-from .extras import free_memory
+from ..extras import free_memory
 
 HALVES = (torch.bfloat16, torch.float16)
 SHARE = 0.25  # of the memory that is free, at most, for 16-bit copies

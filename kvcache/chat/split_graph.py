@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers
 
-from .architecture import cache_argument, decoder_config, layer_types
+from ..architecture import cache_argument, decoder_config, layer_types
 from .graph import graph
 
 WHOLE = {"full_attention", "sliding_attention"}  # types of layers in which a single token attends to all that an update returns; in a chunked one a mask hides some
@@ -85,7 +85,7 @@ class Passing:
         return query_length, 0
 
 
-def misfit(config: transformers.PreTrainedConfig) -> str | None:
+def why_not_split(config: transformers.PreTrainedConfig) -> str | None:
     """Why a graph around its cache does not suit a model, or None."""
     config = decoder_config(config)
     odd = sorted(set(layer_types(config)) - WHOLE)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import catalog
+from .. import catalog
+from ..memory import heard_by
 from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
-from .memory import heard_by
 from .models import LoadedModel
 
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
@@ -492,7 +492,7 @@ class Conversation:
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:
             return self._make_own_cache()
-        reason = catalog.entry(self.cache_name).fits_alone(self.loaded.config)
+        reason = catalog.entry(self.cache_name).why_not_alone(self.loaded.config)
         if reason:
             raise ValueError(f"{self.cache_name}: {reason}")
         with self.loaded.forward_lock:  # some caches try out the model first

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..extras import free_memory
-from ..kernels import cpu
+from ...extras import free_memory
+from ...kernels import cpu
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
 from .rigs import SMALL, TINY, LayerRig, ModelRig

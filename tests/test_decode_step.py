@@ -16,10 +16,10 @@ import torch
 from tiny_chat import make_model, reader, some_ids
 
 import kvcache
-from kvcache import compile_thread, step
-from kvcache.conversation import Conversation
-from kvcache.engine import Compiling, Done, Sampling, Token, feed, generate_tokens
-from kvcache.step import CompiledStep
+from kvcache.chat import compile_thread, decode_step
+from kvcache.chat.conversation import Conversation
+from kvcache.chat.decode_step import CompiledStep
+from kvcache.chat.engine import Compiling, Done, Sampling, Token, forward, generate_tokens
 
 BOTH = ("eager", "compiled")
 WORDS = ("The keeper counts the ships.", "And then?", "Who remembers the code?")
@@ -42,7 +42,7 @@ class Backend:
 @pytest.fixture(autouse=True)
 def a_machine_with_a_compiler(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(step, "why_not_compiled", lambda: None)
+    monkeypatch.setattr(decode_step, "why_not_compiled", lambda: None)
 
 
 def model_with(backend, kind="llama", **changes):
@@ -97,7 +97,7 @@ def test_logits_of_grouped_heads_are_the_eager_ones():
     ours, eager = static(loaded), static(loaded)
     run(loaded, ours, some_ids(30), tokens=1), run(loaded, eager, some_ids(30), tokens=1)
     for token in some_ids(5, seed=1):
-        torch.testing.assert_close(feed(loaded, ours, [token], compiled=True), feed(loaded, eager, [token]), atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(forward(loaded, ours, [token], compiled=True), forward(loaded, eager, [token]), atol=2e-4, rtol=1e-4)
     assert loaded.model.config._attn_implementation == "sdpa", "others go on attending as they did"
 
 
@@ -137,7 +137,7 @@ def test_a_fork_and_a_file_decode_compiled_too_and_leave_their_parent_alone(tmp_
     reply = tokens_of(run(loaded, cache, ids, tokens=8))
     seen = ids + reply[:-1]
     cache.save(tmp_path / "cache", token_ids=seen)
-    copies = [cache.fork(), kvcache.load(tmp_path / "cache", loaded.model), cache]
+    copies = [cache.fork(), kvcache.load_cache(tmp_path / "cache", loaded.model), cache]
     replies = [tokens_of(run(loaded, copy, reply[-1:], seen, tokens=8)) for copy in copies]
     assert replies == [tokens_of(run(loaded, static(loaded), ids, tokens=16, decode="eager"))[8:]] * 3
     assert backend.count == 1
@@ -149,7 +149,7 @@ def test_a_file_of_the_time_when_decode_was_a_caches_opens(tmp_path):
     run(loaded, cache, some_ids(30), tokens=1)
     cache.parameters = {**cache.parameters, "decode": "compiled"}
     cache.save(tmp_path / "cache")
-    opened = kvcache.load(tmp_path / "cache", loaded.model)
+    opened = kvcache.load_cache(tmp_path / "cache", loaded.model)
     assert opened.parameters == {"max_cache_len": 256} and opened.get_seq_length() == 30
 
 
@@ -226,14 +226,14 @@ def test_a_machine_without_compiler_or_headers_says_which_and_decodes_eagerly(mo
     monkeypatch.undo()
     monkeypatch.setenv("CXX", "g++-of-my-own")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert "no g++-of-my-own" in step.why_not_compiled()
+    assert "no g++-of-my-own" in decode_step.why_not_compiled()
     loaded, started = model_with(Backend()), []
     monkeypatch.setattr(compile_thread, "start", started.append)
     quiet, asked = (run(loaded, static(loaded), some_ids(9), tokens=4, decode=decode)[-1].stats.note for decode in ("auto", "compiled"))
     assert quiet == "" and not started and "decoded eagerly: torch.compile builds C++, and this machine has no g++-of-my-own" in asked
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
-    assert "python3-dev" in step.why_not_compiled()
+    assert "python3-dev" in decode_step.why_not_compiled()
 
 
 def test_an_encoder_and_a_cache_that_nobody_can_make_again_are_decoded_eagerly():
@@ -254,7 +254,7 @@ def until(condition):
 
 def backends():
     """Of what can go wrong while other threads run eagerly, each traces more than the one before."""
-    return ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.skipif(step.why_not_compiled() is not None, reason="no C++ compiler"))]
+    return ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.skipif(decode_step.why_not_compiled() is not None, reason="no C++ compiler"))]
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -332,7 +332,7 @@ def test_a_model_that_was_let_go_is_freed_once_its_compiler_is_done():
 def test_a_process_that_ends_while_it_compiles_ends_at_once_and_well():
     code = """
 import torch, threading, time
-from kvcache import compile_thread
+from kvcache.chat import compile_thread
 begun = threading.Event()
 def backend(graph, inputs):
     begun.set()

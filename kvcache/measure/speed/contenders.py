@@ -10,9 +10,9 @@ import torch
 import transformers
 from transformers.cache_utils import DynamicLayer
 
-from .. import step
-from ..catalog import create, entry
-from ..extras import why_not_imported
+from ...catalog import create, entry
+from ...chat import decode_step
+from ...extras import why_not_imported
 
 REFERENCE = "upstream-dynamic"  # what every ratio is taken against
 WINDOW = 1024  # of the caches that have one: smaller than most contexts timed
@@ -70,7 +70,7 @@ def _ours(name: str, cache: str, label: str | None = None, **parameters) -> Cont
 
 def why_not_compiled() -> str:
     """Compiling C++ takes a while: not a thing to start unasked."""
-    return step.why_not_compiled() or "torch.compile builds C++, which takes half a minute; --slow does it"
+    return decode_step.why_not_compiled() or "torch.compile builds C++, which takes half a minute; --slow does it"
 
 
 def _compiled(contender: Contender) -> Contender:

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/: `python -m kvcache.report` measures every cache on a bundled model, side by side with upstream.
+"""The tables of README.md and docs/: `python -m kvcache.measure.report` measures every cache on a bundled model, side by side with upstream.
 
 `--write` puts them between their markers, wherever those stand; without it they are printed. Two ways measure nothing: `--catalog` writes the tables that the
 catalog and the bundled models' folders say, of caches, operations and models, and `--speed FILE` takes the JSON of a `python -m kvcache.measure speed`.
@@ -22,13 +22,14 @@ from pydoc_data.topics import topics
 import torch
 import transformers
 
-from . import bundled, models
-from .bundled import card, evaluate, questions
-from .catalog import ENTRIES, OTHERS, create, entry, first_fitting
-from .engine import Sampling, feed, generate_tokens
-from .entry import OPERATIONS, Parameter
-from .measure import drift, teacher_forced
-from .memory import measure_memory
+from .. import bundled
+from ..bundled import card, evaluate, questions
+from ..catalog import ENTRIES, OTHERS, create, entry, first_fitting
+from ..chat import models
+from ..chat.engine import Sampling, forward, generate_tokens
+from ..entry import OPERATIONS, Parameter
+from ..memory import measure_memory
+from .drift import drift, teacher_forced
 from .speed import results, targets
 
 OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are there for some models alone
@@ -118,7 +119,7 @@ def measure(loaded: models.LoadedModel, count: int, rounds: int, tell: Callable[
         cache = create(name, loaded.model, **parameters)
         kl = drift(reference, teacher_forced(loaded, cache, prompt, continuation)).mean_kl
         filled = create(name, loaded.model, **parameters)
-        feed(loaded, filled, prompt)
+        forward(loaded, filled, prompt)
         rows.append(Row(entry(name).describe(**parameters), measure_memory(filled).total, speed, kl, _recall(loaded, name, parameters, cases)))
         tell(str(rows[-1]))
     return rows
@@ -137,7 +138,7 @@ def _speeds(loaded: models.LoadedModel, prompt: list[int], rounds: int) -> list[
     makers += [lambda name=name, parameters=parameters: create(name, loaded.model, **parameters) for name, parameters in VARIANTS]
     caches = [make() for make in makers]
     for cache in caches:
-        feed(loaded, cache, prompt)
+        forward(loaded, cache, prompt)
     ratios = [[] for _ in VARIANTS]
     for _ in range(rounds):
         seconds = [_seconds_a_token(loaded, cache) for cache in caches]
@@ -149,7 +150,7 @@ def _speeds(loaded: models.LoadedModel, prompt: list[int], rounds: int) -> list[
 def _seconds_a_token(loaded: models.LoadedModel, cache, tokens: int = 16) -> float:
     start = time.perf_counter()
     for _ in range(tokens):
-        feed(loaded, cache, [5])
+        forward(loaded, cache, [5])
     return (time.perf_counter() - start) / tokens
 
 
@@ -174,7 +175,7 @@ def stream(loaded: models.LoadedModel, tell: Callable[[str], None]) -> dict[str,
         parameters = {} if name == "dynamic" else {"window_length": WINDOW}
         cache = create(name, loaded.model, **parameters)
         limit = len(ids) - 1 if cache.bounded else min(len(ids) - 1, loaded.context_length)
-        losses = [-feed(loaded, cache, ids[i : i + 1]).float().log_softmax(-1)[ids[i + 1]].item() for i in range(limit)]
+        losses = [-forward(loaded, cache, ids[i : i + 1]).float().log_softmax(-1)[ids[i + 1]].item() for i in range(limit)]
         found[entry(name).describe(**parameters)] = [math.exp(statistics.fmean(losses[a:b])) if b <= limit else math.nan for a, b in STREAM]
         tell(f"{name} {list(found.values())[-1]}")
     return found
@@ -259,7 +260,7 @@ def where(loaded: models.LoadedModel, count: int) -> str:
     return (
         f"Measured {datetime.date.today()} on {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, torch "
         f"{torch.__version__}, transformers {transformers.__version__}, model `{loaded.id}` in {str(loaded.dtype).removeprefix('torch.')}, by "
-        f"`{' '.join(['python -m kvcache.report', *sys.argv[1:]])}`: bytes and speed at {TOKENS:,} tokens of context; KL of the next-token "
+        f"`{' '.join(['python -m kvcache.measure.report', *sys.argv[1:]])}`: bytes and speed at {TOKENS:,} tokens of context; KL of the next-token "
         f"distribution from a full cache's over 128 tokens; {count} questions about values never seen in training, {DISTANCE} tokens after they were told."
     )
 
@@ -341,7 +342,7 @@ def models_table() -> str:
 def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
     found = json.loads((folder / "evaluation.json").read_text())
     config = transformers.AutoConfig.from_pretrained(folder)
-    suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.fits(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
+    suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.why_not(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
     shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]
     return [f"[{name}](../kvcache/bundled/{name}/README.md)", bundled.WHAT[name], f"{bundled.nbytes(name) / 1e6:.1f}", ", ".join(suited), *shares]
 

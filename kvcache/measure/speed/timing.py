@@ -16,10 +16,10 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 from transformers import cache_utils
 
-from ..caches.dynamic import GrowingLayer
-from ..caches.quantized import QuantizedLayer
-from ..layer import T, capacity_for
-from ..memory import measure_memory
+from ...caches.dynamic import GrowingLayer
+from ...caches.quantized import QuantizedLayer
+from ...layer import T, capacity_for
+from ...memory import measure_memory
 from .contenders import Contender
 from .rigs import ModelRig, Step
 

@@ -26,9 +26,10 @@ from transformers.generation.logits_process import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from . import catalog, compile_thread
-from .architecture import decoder_config, tokens_at_once
-from .memory import Snapshot, heard_by, seen_by, take_snapshot
+from .. import catalog
+from ..architecture import decoder_config, tokens_at_once
+from ..memory import Snapshot, heard_by, seen_by, take_snapshot
+from . import compile_thread
 from .models import LoadedModel
 
 PREFILL_CHUNK = 256  # tokens per forward while reading a prompt; stop is looked at between two of them
@@ -258,7 +259,7 @@ class Detokenizer:
 
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
-def feed(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
+def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
 
     `compiled`: a single token takes the compiled step where `compile_step` has prepared it.
@@ -285,7 +286,7 @@ def _arguments(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> dict[str,
 
 @torch.no_grad()
 def hear(loaded: LoadedModel, cache: transformers.EncoderDecoderCache, source_ids: Sequence[int]) -> None:
-    """Have the encoder read `source_ids`: its keys and values fill the cross-attention side, where every `feed` finds them.
+    """Have the encoder read `source_ids`: its keys and values fill the cross-attention side, where every `forward` finds them.
 
     Raises ValueError for a cache of another kind, for one that has heard or seen something, and for no ids.
     """
@@ -343,14 +344,14 @@ def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
     """
     *first, last = [*ids, (ids[0] + 1) % decoder_config(loaded.config).vocab_size][:TRIED]
 
-    def trial(forward: Callable) -> tuple[torch.Tensor, torch.Tensor]:
+    def trial(step: Callable) -> tuple[torch.Tensor, torch.Tensor]:
         with loaded.forward_lock:  # some caches try out the model first
             spare = catalog.create(cache.name, loaded.model, **cache.parameters)
-        expected = [feed(loaded, spare, [token]) for token in (*first, last)][-1]
+        expected = [forward(loaded, spare, [token]) for token in (*first, last)][-1]
         spare.reset()
         for token in first:
-            feed(loaded, spare, [token])
-        return forward(**_arguments(loaded, spare, [last])).logits[0, -1], expected
+            forward(loaded, spare, [token])
+        return step(**_arguments(loaded, spare, [last])).logits[0, -1], expected
 
     loaded.step.prepare(cache, trial)
 
@@ -475,7 +476,7 @@ def _loop(
         if _is_set(stop):
             yield done("stopped")
             return
-        logits = feed(loaded, cache, chunk)
+        logits = forward(loaded, cache, chunk)
         stats = replace(stats, computed=stats.computed + len(chunk))
         stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
         yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), len(seen_ids))
@@ -498,7 +499,7 @@ def _loop(
             yield done(reason, text.flush())
             return
         wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
-        logits = feed(loaded, cache, ids[-1:], compiled=decode != "eager")
+        logits = forward(loaded, cache, ids[-1:], compiled=decode != "eager")
 
 
 def _why_stop(

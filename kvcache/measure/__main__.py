@@ -1,0 +1,23 @@
+"""`python -m kvcache.measure WHAT`: the measurements that have a command of their own."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {"speed": "kvcache.measure.speed.command"}  # what -> the module whose main() takes the other arguments
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one of COMMANDS. Exits with 2 for any other."""
+    what, *rest = (sys.argv[1:] if arguments is None else list(arguments)) or [""]
+    if what in COMMANDS:
+        importlib.import_module(COMMANDS[what]).main(rest)
+        return
+    asked = what in ("-h", "--help")
+    named = "" if asked or not what else f", not {what!r}"
+    print(f"usage: python -m kvcache.measure {'|'.join(COMMANDS)} [options]{named}; python -m kvcache.measure speed --help lists them", file=sys.stderr)
+    raise SystemExit(0 if asked else 2)
+
+
+if __name__ == "__main__":
+    main()
