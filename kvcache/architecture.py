@@ -7,6 +7,7 @@ import inspect
 import sys
 from types import ModuleType
 
+import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 from transformers.masking_utils import create_causal_mask
@@ -29,7 +30,7 @@ IGNORES_WINDOW = frozenset({"moshi", "qwen3_omni_moe_text"})  # whose config has
 ONE_BY_ONE = frozenset({"fsmt"})  # whose decoder, given a cache, hides no token from those before it
 
 
-def whole_config(model_or_config) -> PreTrainedConfig:
+def whole_config(model_or_config: torch.nn.Module | PreTrainedConfig) -> PreTrainedConfig:
     """The config of a model, or the config itself. Raises TypeError for anything else."""
     config = getattr(model_or_config, "config", model_or_config)
     if not isinstance(config, PreTrainedConfig):
@@ -37,7 +38,7 @@ def whole_config(model_or_config) -> PreTrainedConfig:
     return config
 
 
-def cache_argument(model) -> str:
+def cache_argument(model: torch.nn.Module) -> str:
     """The argument by which a model's forward takes its cache. A wrapper that names none hands on what its model takes."""
     takes = inspect.signature(model.forward).parameters
     return next((name for name in CACHE_ARGUMENTS if name in takes), usual_cache_argument())
@@ -49,7 +50,7 @@ def usual_cache_argument() -> str:
     return next(name for name in CACHE_ARGUMENTS if name in inspect.signature(create_causal_mask).parameters)
 
 
-def decoder_config(model_or_config) -> PreTrainedConfig:
+def decoder_config(model_or_config: torch.nn.Module | PreTrainedConfig) -> PreTrainedConfig:
     """The text decoder's config of a model or a config. Raises TypeError for anything else."""
     config = whole_config(model_or_config)
     alone = not config.is_encoder_decoder and getattr(config, "decoder_layers", None)  # of a BART's decoder without its encoder
@@ -97,7 +98,7 @@ def modeling_module(config: PreTrainedConfig) -> ModuleType:
     return importlib.import_module(f"{package}.{name.replace('configuration_', 'modeling_')}")
 
 
-def why_not_cached(model_or_config) -> str | None:
+def why_not_cached(model_or_config: torch.nn.Module | PreTrainedConfig) -> str | None:
     """Why no cache of this library suits a model, or None: it takes none, has a kind of its own, or reads its tokens in both directions."""
     config = whole_config(model_or_config)
     if reason := why_not_prompted(model_or_config):
@@ -120,7 +121,7 @@ def why_not_cached(model_or_config) -> str | None:
     return None
 
 
-def why_not_prompted(model) -> str | None:
+def why_not_prompted(model: torch.nn.Module) -> str | None:
     """Why a PEFT model with prompt or prefix tuning goes wrong on every cache, or None. Measured with PEFT 0.21 and transformers 5.24, on theirs too."""
     tuned = getattr(model, "active_peft_config", None)
     if not getattr(tuned, "is_prompt_learning", False):

@@ -68,7 +68,7 @@ class CachedStates(torch.Tensor):
         return f"CachedStates(shape={tuple(self.shape)}, layer={type(self.layer).__name__})"
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             if func in METADATA or func in SIZES and args[0].repeats == 1 and args[0].asked is None:
@@ -77,7 +77,7 @@ class CachedStates(torch.Tensor):
             return func(*tree_map(_plain, args), **tree_map(_plain, kwargs)) if found is None else found
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))
 
 

@@ -40,7 +40,7 @@ BIASED_BY_MASK = "bloom"  # the model type whose position bias is as long as its
 POSITIONS = "indexer_position_ids"  # of transformers' indexed layers: [dims, B, tokens], the one tensor whose rows come second
 
 
-def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[str, type] = DYNAMIC_LAYER_TYPE_MAPPING, **native_kwargs) -> list:
+def build_layers(config: PreTrainedConfig, table: LayerTable, native: Mapping[str, type] = DYNAMIC_LAYER_TYPE_MAPPING, **native_kwargs: Any) -> list:
     """One cache layer per model layer: ours where `table` has the type, else transformers' own."""
     types, kwargs = get_layer_types_and_kwargs(config)
     table = {**state_layers(config, table), **table}
@@ -61,7 +61,7 @@ class Made:
     def __call__(self) -> torch.nn.Module | None:
         return self.reference and self.reference()
 
-    def __deepcopy__(self, memo) -> "Made":
+    def __deepcopy__(self, memo: dict) -> "Made":
         return self
 
     def __reduce__(self) -> tuple:
@@ -93,7 +93,7 @@ class Cache(transformers.Cache):
         value_states: torch.Tensor,
         layer_idx: int,
         cache_kwargs: Mapping[str, Any] | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add keys and values [B, H, n, D] of layer `layer_idx`; return what these n tokens attend to.
 
@@ -122,7 +122,7 @@ class Cache(transformers.Cache):
         elif went_ahead(self.layers, layer_idx):
             self.torn = self.torn or f"a forward was refused after recurrent layers of this {type(self).__name__} had taken its tokens"
 
-    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
+    def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> torch.Tensor:
         """As transformers' own. Raises ValueError where the first recurrent layer begins a forward and the one before ended half-way, or `generate` gives old tokens again."""
         if torch.compiler.is_exporting():
             refuse_export(self)
@@ -137,7 +137,7 @@ class Cache(transformers.Cache):
             self._left_by(error, layer_idx)
             raise
 
-    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> torch.Tensor:
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> torch.Tensor:
         """As transformers' own."""
         try:
             return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **kwargs)
@@ -223,7 +223,7 @@ class Cache(transformers.Cache):
         return tuple(_legacy_of(index, layer) for index, layer in enumerate(self.layers))
 
     @classmethod
-    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, num_hidden_layers: int | None = None, **kwargs) -> "Cache":
+    def from_legacy_cache(cls, past_key_values: Sequence[Sequence[torch.Tensor | None]] | None = None, num_hidden_layers: int | None = None, **kwargs: Any) -> "Cache":
         """A cache filled from ((keys, values), ...) by layer, made with `kwargs` (config=, window_length= ...); `num_hidden_layers` says nothing, as in 4.48."""
         cache = cls(**kwargs)
         if cache.layers and past_key_values is not None and len(past_key_values) > len(cache.layers):
@@ -440,7 +440,7 @@ class Cache(transformers.Cache):
         return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
 
 
-def held_by(layer) -> int:
+def held_by(layer: Any) -> int:
     """Tokens stored by one layer, ours or native; 0 for layers without keys."""
     if isinstance(layer, Layer):
         return layer.held
@@ -451,7 +451,7 @@ def held_by(layer) -> int:
     return layer.keys.shape[-2] if layer.keys.dim() == 4 else 0
 
 
-def crop_floor_of(layer) -> int:
+def crop_floor_of(layer: Any) -> int:
     """Smallest length one layer, ours or native, can be cropped to."""
     if isinstance(layer, Layer):
         return layer.crop_floor
@@ -462,7 +462,7 @@ def crop_floor_of(layer) -> int:
     return 0
 
 
-def is_bounded(layer) -> bool:
+def is_bounded(layer: Any) -> bool:
     """Does one layer's storage stop growing?"""
     if isinstance(layer, Layer):
         return layer.bounded
@@ -471,14 +471,14 @@ def is_bounded(layer) -> bool:
     return True
 
 
-def _gives_back(layer) -> bool:
+def _gives_back(layer: Any) -> bool:
     """Can one layer be cropped to any length?"""
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         return False
     return layer.is_croppable if isinstance(layer, Layer) else not is_bounded(layer) and _does(layer, "crop") and not layer.is_sliding
 
 
-def _crop_layer(layer, length: int) -> None:
+def _crop_layer(layer: Any, length: int) -> None:
     if isinstance(layer, Layer):
         return layer.crop(length) if 0 < length < layer.seen else (layer.reset() if length == 0 else None)
     surplus = layer.get_seq_length() - length if isinstance(layer, CacheLayerMixin) else 0
@@ -486,7 +486,7 @@ def _crop_layer(layer, length: int) -> None:
         layer.crop(-surplus)
 
 
-def _legacy_of(index: int, layer) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _legacy_of(index: int, layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         raise ValueError(f"layer {index} keeps a state, not keys and values: no legacy form")
     held = held_by(layer)
@@ -516,7 +516,7 @@ def _joined(index: int, layers: Sequence) -> Any:
     return joined
 
 
-def _tensors_of(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
+def _tensors_of(layer: Any) -> dict[str | tuple[str, Any], torch.Tensor]:
     """What a layer, ours or native, stores for its rows [B, ...], by name; of what it keeps in a dict, by (name, key)."""
     if hasattr(layer, "rows"):
         return layer.rows()
@@ -525,7 +525,7 @@ def _tensors_of(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
     return tensors if positions is None else {**tensors, POSITIONS: positions.transpose(0, 1)}
 
 
-def native_tensors(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
+def native_tensors(layer: Any) -> dict[str | tuple[str, Any], torch.Tensor]:
     """Everything of floating point that transformers' layer keeps [B, ..., ...], whatever it calls it: indexers' keys, states, what a compressor has made."""
     tensors = {}
     for name, value in vars(layer).items():
@@ -534,7 +534,7 @@ def native_tensors(layer) -> dict[str | tuple[str, Any], torch.Tensor]:
     return tensors
 
 
-def _set_tensors(layer, tensors: Mapping) -> None:
+def _set_tensors(layer: Any, tensors: Mapping) -> None:
     if hasattr(layer, "restore"):
         return layer.restore(tensors, layer.header())
     for name, tensor in tensors.items():
@@ -545,14 +545,14 @@ def _set_tensors(layer, tensors: Mapping) -> None:
     _mark_rows(layer)
 
 
-def row_count(layer) -> int | None:
+def row_count(layer: Any) -> int | None:
     """Batch rows a layer holds; None when it holds nothing yet."""
     tensors = (tensor for tensor in _tensors_of(layer).values() if tensor.dim() > 1)
     first = next(tensors, None)
     return None if first is None else first.shape[B]
 
 
-def _select_rows(layer, rows: torch.Tensor) -> None:
+def _select_rows(layer: Any, rows: torch.Tensor) -> None:
     """Keep batch rows of one layer."""
     _refuse_views(layer)
     if _does(layer, "batch_select_indices"):
@@ -562,7 +562,7 @@ def _select_rows(layer, rows: torch.Tensor) -> None:
         _mark_rows(layer)
 
 
-def _does(layer, operation: str) -> bool:
+def _does(layer: Any, operation: str) -> bool:
     """Is this operation there and whole? One that a native layer inherits from a class before the one that says what it reorders forgets the rest."""
     if isinstance(layer, Stored):
         return hasattr(layer, operation)
@@ -571,7 +571,7 @@ def _does(layer, operation: str) -> bool:
     return its <= reordering
 
 
-def _keeps_views(layer) -> bool:
+def _keeps_views(layer: Any) -> bool:
     """Does a static layer that a model brings itself look at one storage through several tensors, which an operation on each would part?"""
     if not isinstance(layer, StaticLayer) or type(layer).__module__ == StaticLayer.__module__:
         return False
@@ -579,16 +579,16 @@ def _keeps_views(layer) -> bool:
     return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) < len(tensors)
 
 
-def _refuse_views(layer) -> None:
+def _refuse_views(layer: Any) -> None:
     if _keeps_views(layer):
         raise ValueError(f"the rows of a {type(layer).__name__} cannot be chosen or reordered: its tensors look at one storage, and would no longer; use a dynamic cache")
 
 
-def _forked(layer) -> Any:
+def _forked(layer: Any) -> Any:
     return layer.fork() if hasattr(layer, "fork") else copy.deepcopy(layer)
 
 
-def _mark_rows(layer) -> None:
+def _mark_rows(layer: Any) -> None:
     for name in ("batch_size", "max_batch_size"):
         if name in vars(layer):
             setattr(layer, name, row_count(layer))

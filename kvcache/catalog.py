@@ -8,8 +8,10 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from . import caches
 from .architecture import decoder_config, why_not_cached
@@ -44,7 +46,7 @@ def entry(name: str) -> Entry:
     return ENTRIES[name] if name in ENTRIES else OTHERS[name]
 
 
-def first_fitting(model_or_config) -> str:
+def first_fitting(model_or_config: torch.nn.Module | PreTrainedConfig) -> str:
     """The first cache in the catalog that suits this model: "dynamic" for most, "mamba" for state spaces, "encoder_decoder" with an encoder.
 
     Raises ValueError, with the reason, for a model that none suits.
@@ -54,7 +56,7 @@ def first_fitting(model_or_config) -> str:
     return next(name for name, each in ENTRIES.items() if not each.why_not_alone(model_or_config))
 
 
-def create(name: str, model_or_config, **parameters) -> Cache:
+def create(name: str, model_or_config: torch.nn.Module | PreTrainedConfig, **parameters: Any) -> Cache:
     """A fresh cache by name for a model or its config: `create("sink", model, window_length=256)`.
 
     Given a model, a cache that re-rotates keys is first checked against two short forwards of it. Raises ValueError
@@ -68,7 +70,7 @@ def create(name: str, model_or_config, **parameters) -> Cache:
 
 
 def predict_memory(
-    name: str, model_or_config, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, *, source_tokens: int | None = None, **parameters
+    name: str, model_or_config: torch.nn.Module | PreTrainedConfig, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, *, source_tokens: int | None = None, **parameters: Any
 ) -> Memory:
     """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
 

@@ -27,7 +27,7 @@ def grouping(backend: str, axis: int | str, otherwise: str) -> str:
     return otherwise if axis == "auto" else AXES[backend].get(axis, axis)
 
 
-def listed(values) -> str:
+def listed(values: Iterable) -> str:
     """ "8, 4 or 2"."""
     *others, last = map(str, values)
     return f"{', '.join(others)} or {last}" if others else last
@@ -63,11 +63,11 @@ class CacheConfig:
 
     cache_implementation: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.validate()
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "CacheConfig":
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "CacheConfig":
         """A config from `to_dict()` or JSON, `kwargs` taking precedence; of kwargs, names it does not know are left out.
 
         Raises ValueError on a name in `config_dict` that this config does not have, on one that it lacks, and on wrong values.
@@ -85,7 +85,7 @@ class CacheConfig:
     def validate(self) -> None:
         """Raise ValueError, naming what would be right, if a field cannot be."""
 
-    def update(self, **kwargs) -> dict[str, Any]:
+    def update(self, **kwargs: Any) -> dict[str, Any]:
         """Set fields by name and return what was not used. Raises ValueError, nothing changed, on wrong values."""
         used = {name: value for name, value in kwargs.items() if name in self.__dict__}
         changed = copy.copy(self)
@@ -153,7 +153,7 @@ class QuantizedCacheConfig(CacheConfig):
     device: str | torch.device = "cpu"
     cache_implementation: str | None = field(default="quantized", kw_only=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.backend is None:
             self.backend = "hqq" if why_not("quanto", self) and not why_not("hqq", self) else "quanto"
         self.backend = check_backend(self.backend)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 
 from .architecture import decoder_config, why_not_cached
@@ -124,7 +125,7 @@ class Entry:
     parts: Mapping[str, Entry] = field(default_factory=dict)  # other caches, of which the first parameter names the one it is made of
     label: Callable[..., str] | None = field(default=None)
 
-    def why_not(self, config) -> str | None:
+    def why_not(self, config: torch.nn.Module | PreTrainedConfig) -> str | None:
         """None, or a sentence why this cache does not suit the model."""
         if reason := why_not_cached(config):
             return reason
@@ -133,7 +134,7 @@ class Entry:
             return f"{config.model_type} has recurrent states and no keys and values to keep; 'mamba' is its cache"
         return self.why_not_model(config)
 
-    def why_not_alone(self, config) -> str | None:
+    def why_not_alone(self, config: torch.nn.Module | PreTrainedConfig) -> str | None:
         """As `why_not`, of a cache that is all a model is given: a model with an encoder takes a pair of them."""
         whole = getattr(config, "config", config)
         if self.why_not(whole) or not getattr(whole, "is_encoder_decoder", False):
@@ -145,7 +146,7 @@ class Entry:
         reason = self.why_not_installed()
         return None if reason is None else f"unavailable because {reason}"
 
-    def disabled_choices(self, parameter: str, config, **values) -> dict[Any, str]:
+    def disabled_choices(self, parameter: str, config: torch.nn.Module | PreTrainedConfig, **values: Any) -> dict[Any, str]:
         """choice -> why it cannot be taken for this model on this machine, given the other parameters' values."""
         return self.choice_reasons(parameter, decoder_config(config), {**self.defaults(), **values})
 
@@ -156,7 +157,7 @@ class Entry:
         """The parameters there are, by name, beside these values."""
         return {parameter.name: parameter for parameter in self.parameters}
 
-    def check(self, config, **parameters) -> dict[str, Any]:
+    def check(self, config: torch.nn.Module | PreTrainedConfig, **parameters: Any) -> dict[str, Any]:
         """Every parameter, defaults filled in. Raises ValueError naming what is wrong and what would do."""
         known = self.known(parameters)
         for name in parameters:
@@ -171,14 +172,14 @@ class Entry:
             raise ValueError(f"{self.name}: {reason}")
         return values
 
-    def build(self, config, **parameters) -> Cache:
+    def build(self, config: torch.nn.Module | PreTrainedConfig, **parameters: Any) -> Cache:
         """A fresh cache for this model. Raises ValueError as `check` does."""
         values = self.check(config, **parameters)
         cache = self.make(decoder_config(config), **values)
         cache.name, cache.parameters = self.name, values
         return cache
 
-    def describe(self, **parameters) -> str:
+    def describe(self, **parameters: Any) -> str:
         """A short label with the parameters that matter: "Sink 4 + 252"."""
         values = {**self.defaults(), **parameters}
         return self.label(**values) if self.label else self.title

@@ -15,7 +15,7 @@ from .recurrent import NOWHERE_TO_GO_BACK, States
 from .refusals import as_long_as_keys, refuse_overflow
 
 
-def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+def feed(model: torch.nn.Module, input_ids: torch.Tensor, cache: transformers.Cache, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
     """Continue a cache, filled or new, by input_ids [B, T] on any model; returns the logits [B, T, V].
 
     In one forward where that is right, else token by token: what comes after a model's first forward, if that reads all
@@ -69,7 +69,7 @@ def feed(model, input_ids: torch.Tensor, cache, attention_mask: torch.Tensor | N
     return torch.cat(logits, dim=1)
 
 
-def _check_fed(model, input_ids: Any, cache: Any) -> None:
+def _check_fed(model: torch.nn.Module, input_ids: Any, cache: Any) -> None:
     """Raise ValueError for what is not ids [B, T], for what is not a cache, and for a model that takes none."""
     if reason := why_not_prompted(model):
         raise ValueError(reason)
@@ -81,7 +81,7 @@ def _check_fed(model, input_ids: Any, cache: Any) -> None:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(cache) -> Iterator[None]:
+def _all_or_nothing(cache: Any) -> Iterator[None]:
     """What was begun in here and did not end is taken back; a cache of ours that cannot go back refuses all further forwards."""
     parts = [getattr(cache, "self_attention_cache", cache), *([cache.cross_attention_cache] if hasattr(cache, "cross_attention_cache") else [])]
     before = [_counts(part) for part in parts]
@@ -98,12 +98,12 @@ def _all_or_nothing(cache) -> Iterator[None]:
         raise
 
 
-def _counts(cache) -> list[int]:
+def _counts(cache: Any) -> list[int]:
     """Tokens seen by each layer that counts them, ours or native."""
     return [int(layer.get_seq_length()) if isinstance(layer, CacheLayerMixin) else layer.seen for layer in cache.layers if isinstance(layer, (Stored, CacheLayerMixin))]
 
 
-def _refuse_other_source(cache, encoder_outputs) -> None:
+def _refuse_other_source(cache: Any, encoder_outputs: Any) -> None:
     """Raise ValueError for what an encoder gave ([B, S, ...] first) of another length than the cache has read: it would go on with the old."""
     read = cache.cross_attention_cache.get_seq_length() if hasattr(cache, "cross_attention_cache") else 0
     if encoder_outputs is not None and read and encoder_outputs[0].shape[1] != read:
@@ -119,7 +119,7 @@ def _forget_padding(states: list[States], padded: torch.Tensor) -> None:
                     getattr(layer, name).forget(padded)
 
 
-def _seen(cache) -> int | None:
+def _seen(cache: Any) -> int | None:
     """Tokens that a cache has seen; None without attention layers, where nobody counts, nor asks for positions."""
     try:
         return int(cache.get_seq_length())

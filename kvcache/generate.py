@@ -37,7 +37,7 @@ def generate(
     *,
     cache_implementation: str | None = None,
     cache_config: CacheConfig | Mapping[str, Any] | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> Any:
     """`model.generate(inputs, **kwargs)` with a fresh cache by its name in the catalog, which are 4.48's names too.
 
@@ -147,7 +147,7 @@ def resilient_generate(
     cache_implementation: str | None = None,
     cache_config: CacheConfig | Mapping[str, Any] | None = None,
     ladder: Iterable[str | tuple[str, CacheConfig | Mapping[str, Any]]] = LADDER,
-    **kwargs,
+    **kwargs: Any,
 ) -> Any:
     """`generate`, and if memory runs out, once more with each smaller cache on the `ladder` until one gets through.
 
@@ -175,7 +175,7 @@ def resilient_generate(
     raise torch.OutOfMemoryError(f"out of memory with every cache that was tried: {'; '.join(tried)}")
 
 
-def _attempt(model, inputs, **kwargs) -> tuple[Any, str | None]:
+def _attempt(model: Any, inputs: Any, **kwargs: Any) -> tuple[Any, str | None]:
     """(output, None), or (None, why memory ran out). The error ends here: its traceback would keep the tensors alive."""
     try:
         return generate(model, inputs, **kwargs), None
@@ -185,7 +185,7 @@ def _attempt(model, inputs, **kwargs) -> tuple[Any, str | None]:
         return None, _first_line(error)
 
 
-def _unfit(model: transformers.PreTrainedModel, name: str, cache_config) -> str | None:
+def _unfit(model: transformers.PreTrainedModel, name: str, cache_config: Any) -> str | None:
     """Why a rung is no cache for this model, or None. The first cache is asked for by name, so there this is an error."""
     try:
         make_cache(model, name, cache_config)
@@ -213,7 +213,7 @@ def _free(device: torch.device) -> None:
         empty()
 
 
-def _module_of(device: torch.device):
+def _module_of(device: torch.device) -> Any:
     """torch.cuda, torch.xpu ... of a device; None where torch has none."""
     return getattr(torch, device.type, None)
 

@@ -173,7 +173,7 @@ class Buffer:
             self.data, self.frozen, self.shared = new_rows(rows, self.data.shape[T]), 0, False
         self.data[:, :, self.start : self.stop] = rows
 
-    def __deepcopy__(self, memo) -> "Buffer":
+    def __deepcopy__(self, memo: dict) -> "Buffer":
         other = Buffer(self.capacity)
         if self.data is not None:
             other.data = _moved(self.view().detach(), max(len(self), 1) if self.capacity is None else self.capacity)
@@ -230,7 +230,7 @@ def new_rows(like: torch.Tensor, capacity: int, written: int = 0) -> torch.Tenso
 
 
 def _mismatch(data: torch.Tensor, rows: torch.Tensor) -> str:
-    def words(t):
+    def words(t: torch.Tensor) -> str:
         return f"batch {t.shape[B]}, {t.shape[H]} heads of {t.shape[D]}, {t.dtype}"
 
     return f"this cache holds {words(data)} and was given {words(rows)}; reset() it, or make a new cache"
@@ -326,7 +326,7 @@ class Stored:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
 
-    def __deepcopy__(self, memo) -> "Stored":
+    def __deepcopy__(self, memo: dict) -> "Stored":
         other = object.__new__(type(self))
         memo[id(self)] = other
         for name, value in self.__dict__.items():

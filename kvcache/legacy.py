@@ -145,7 +145,7 @@ class KeyCache(list):
     `side`: "keys" or "values". Raises ValueError for what no layer can take, and for whatever would add or remove layers of a model.
     """
 
-    def __init__(self, cache, side: str):
+    def __init__(self, cache: Any, side: str) -> None:
         super().__init__(pair[side == "values"] for pair in cache)
         self.cache, self.side = cache, side
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 import transformers
@@ -124,7 +125,7 @@ def _quick_bytes(layer: Stored) -> LayerMemory:
     return LayerMemory(**amounts)
 
 
-def _measure_layer(layer, counted: set[int], devices: dict[str, int]) -> LayerMemory:
+def _measure_layer(layer: Any, counted: set[int], devices: dict[str, int]) -> LayerMemory:
     amounts = dict.fromkeys(KINDS, 0)
     for kind, tensor in _tensors_of(layer):
         storage = tensor.untyped_storage()
@@ -138,7 +139,7 @@ def _measure_layer(layer, counted: set[int], devices: dict[str, int]) -> LayerMe
     return LayerMemory(**amounts)
 
 
-def _tensors_of(layer) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors_of(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """(kind, tensor) for everything a layer, ours or native, keeps for its tokens."""
     if isinstance(layer, Stored):
         for name, kind in layer.stores.items():
@@ -159,7 +160,7 @@ def _tensors_of(layer) -> Iterator[tuple[str, torch.Tensor]]:
         yield from _native(layer, name, "residual" if quantized and name == kind else kind)
 
 
-def _native(layer, attribute: str, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _native(layer: Any, attribute: str, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
     held = getattr(layer, attribute, None)
     if isinstance(held, tuple):  # upstream's HQQ and fp8 layers: (codes, {scale, zero, ...}) or (codes, scale)
         codes, meta = held

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, StaticSlidingWindowLayer
@@ -80,7 +81,7 @@ def predicted_rows(tokens: int, shape: Shape) -> dict[str, int]:
     return {"keys": tokens * shape.key_nbytes, "values": tokens * shape.value_nbytes, "reserved": spare * shape.token_nbytes}
 
 
-def predict_layer(layer, tokens: int, shape: Shape) -> dict[str, int]:
+def predict_layer(layer: Any, tokens: int, shape: Shape) -> dict[str, int]:
     """Bytes by kind after one prefill of `tokens`. Raises ValueError for layers whose states have no closed form here."""
     if isinstance(layer, Stored):
         return layer.predict(tokens, shape)

@@ -13,7 +13,7 @@ class ReadOnly(torch.Tensor):
     why: str
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             held = [(each, each._version) for each in tree_leaves((args, kwargs)) if isinstance(each, cls)]
             out = func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))

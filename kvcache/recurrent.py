@@ -9,7 +9,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from transformers import PreTrainedConfig
@@ -106,7 +106,7 @@ class State:
         """A copy: models write states in place, so nothing can be shared."""
         return copy.deepcopy(self)
 
-    def __deepcopy__(self, memo) -> "State":
+    def __deepcopy__(self, memo: dict) -> "State":
         other = State(self.dtype)
         if self.filled:
             other.write(self.data.detach())
@@ -148,7 +148,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
             self.stores[name] = "state"
             setattr(self, name, State(dtype))
 
-    def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs) -> torch.Tensor:
+    def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any) -> torch.Tensor:
         """Take the convolution's new inputs [B, channels, n]; return them behind those held, at least a kernel's width.
 
         Raises ValueError, before anything changes, for several tokens on a filled state that the model would drop.
@@ -166,7 +166,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
         self._filled_by(conv_states, new if state_idx == 0 else 0)
         return full
 
-    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs) -> torch.Tensor:
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any) -> torch.Tensor:
         """Hold the scan's new state [B, ...]; return it as held."""
         held = getattr(self, f"recurrent_{state_idx}")
         held.write(recurrent_states)
@@ -206,7 +206,7 @@ class States(Stored, LinearAttentionCacheLayerMixin):
     def activate_past_recording(self) -> None:
         """Nothing to do: a recurrent state cannot go back, and `crop` says so."""
 
-    def predict(self, tokens: int, shape) -> dict[str, int]:
+    def predict(self, tokens: int, shape: Any) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`: those of the attention beside it, if any, and the state's."""
         beside = super().predict(tokens, shape) if isinstance(self, Layer) else {}
         if not shape.state:
@@ -273,13 +273,13 @@ class StateLayer(States):
         self.device = self.dtype = None
         self.add_states(number_of_states, carries, dtype)
 
-    def lazy_initialization(self, conv_states: torch.Tensor | None = None, recurrent_states: torch.Tensor | None = None, state_idx: int = 0, **kwargs) -> None:
+    def lazy_initialization(self, conv_states: torch.Tensor | None = None, recurrent_states: torch.Tensor | None = None, state_idx: int = 0, **kwargs: Any) -> None:
         """Allocate storage like these tensors, without holding anything."""
         for name, like in (("conv", conv_states), ("recurrent", recurrent_states)):
             if like is not None:
                 getattr(self, f"{name}_{state_idx}").allocate(tuple(like.shape), like)
 
-    def update(self, *args, **kwargs):
+    def update(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raises TypeError: there are no keys and values here."""
         raise TypeError("this layer has a recurrent state and takes no keys and values; for a model with attention use DynamicCache(config)")
 
@@ -326,7 +326,7 @@ def state_layers(config: PreTrainedConfig, table: Mapping[str, Callable]) -> dic
     def beside(attention: Callable) -> Callable:
         return lambda number_of_states=1, **kwargs: with_states(attention(**kwargs), number_of_states, carries)
 
-    def alone(number_of_states: int = 1, **kwargs) -> StateLayer:
+    def alone(number_of_states: int = 1, **kwargs: Any) -> StateLayer:
         layer = StateLayer(number_of_states, carries)
         layer.skippable = config.model_type in UNCOUNTED
         return layer

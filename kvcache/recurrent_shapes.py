@@ -23,7 +23,7 @@ def state_shape(config: PreTrainedConfig) -> StateShape | None:
 def _selective(inner: str, state: str, kernel: str) -> Callable:
     """Mamba: one state vector per channel. `inner` names the channels, or "expand" for mamba_expand * hidden_size."""
 
-    def form(c) -> StateShape:
+    def form(c: PreTrainedConfig) -> StateShape:
         channels = c.mamba_expand * c.hidden_size if inner == "expand" else getattr(c, inner)
         return StateShape((channels, getattr(c, kernel)), (channels, getattr(c, state)))
 
@@ -33,27 +33,27 @@ def _selective(inner: str, state: str, kernel: str) -> Callable:
 def _grouped(heads: str, dim: str, groups: str, state: str, kernel: str) -> Callable:
     """Mamba-2: a state matrix per head; the convolution also runs over the groups' inputs and outputs."""
 
-    def form(c) -> StateShape:
+    def form(c: PreTrainedConfig) -> StateShape:
         h, d, n = getattr(c, heads), getattr(c, dim), getattr(c, state)
         return StateShape((h * d + 2 * getattr(c, groups) * n, getattr(c, kernel)), (h, d, n))
 
     return form
 
 
-def _delta_rule(c) -> StateShape:
+def _delta_rule(c: PreTrainedConfig) -> StateShape:
     keys, values = c.linear_num_key_heads * c.linear_key_head_dim, c.linear_num_value_heads * c.linear_value_head_dim
     return StateShape((2 * keys + values, c.linear_conv_kernel_dim), (c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim))
 
 
-def _short(c) -> StateShape:
+def _short(c: PreTrainedConfig) -> StateShape:
     return StateShape((c.hidden_size, c.conv_L_cache))
 
 
-def _kimi(c) -> StateShape:
+def _kimi(c: PreTrainedConfig) -> StateShape:
     return StateShape((3 * c.linear_num_heads * c.linear_head_dim, c.linear_conv_kernel_dim), (c.linear_num_heads, c.linear_head_dim, c.linear_head_dim))
 
 
-def _zamba(c) -> StateShape:
+def _zamba(c: PreTrainedConfig) -> StateShape:
     channels = c.mamba_expand * c.hidden_size
     return StateShape((channels, c.mamba_d_conv), (c.n_mamba_heads, channels // c.n_mamba_heads, c.mamba_d_state))
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -85,7 +86,7 @@ def rope_for(config: PreTrainedConfig, layer_type: str = "full_attention") -> Ro
     return Rope(-frequencies if turn == BACKWARDS else frequencies, turn == TURNS["neighbours"])
 
 
-def verify_rope(model, rope: Rope, layers: list[int]) -> None:
+def verify_rope(model: torch.nn.Module, rope: Rope, layers: list[int]) -> None:
     """Check on the model itself that `rope` moves the keys of `layers`: two forwards of six tokens, seven positions apart.
 
     Moving every token moves every key by the same rotation and changes nothing else, in any layer of a model whose
@@ -111,7 +112,7 @@ _verified: weakref.WeakSet = weakref.WeakSet()
 
 
 @contextmanager
-def _evaluating(model) -> Iterator[None]:
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Without dropout, whose noise is no rotation; every module goes back to the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -124,7 +125,7 @@ def _evaluating(model) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _keys_at(model, ids: torch.Tensor, start: int) -> list[torch.Tensor | None]:
+def _keys_at(model: torch.nn.Module, ids: torch.Tensor, start: int) -> list[torch.Tensor | None]:
     cache = transformers.DynamicCache(config=model.config)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     model(input_ids=ids, position_ids=positions, use_cache=True, **{cache_argument(model): cache})
@@ -147,14 +148,14 @@ def _rotates_by_other_means(config: PreTrainedConfig) -> bool:
     return bool(getattr(config, "alibi", False)) or not getattr(config, "use_mem_rope", True) or kind not in ("rope", "rotary")
 
 
-def _rotates_unevenly(config: PreTrainedConfig, module) -> bool:
+def _rotates_unevenly(config: PreTrainedConfig, module: Any) -> bool:
     """Do layers differ in whether, or how fast, they rotate?"""
     thetas = set(getattr(config, "layer_rope_theta", None) or [1])
     return not all(getattr(config, "no_rope_layers", None) or []) or len(thetas) > 1 or not all(thetas) or config.model_type == "llama4_text" or _asks_for_window(module)
 
 
 @functools.cache
-def _asks_for_window(module) -> bool:
+def _asks_for_window(module: Any) -> bool:
     """Does attention in a modeling file rotate under a condition on the layer's window? Its full-attention layers then carry no positions."""
     tests = (ast.unparse(node.test) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.If) and _rotates(node))
     return any("sliding" in test or "local" in test for test in tests)
@@ -164,7 +165,7 @@ def _rotates(node: ast.AST) -> bool:
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "").startswith("apply_rotary") for each in ast.walk(node))
 
 
-def _rotary_class(module):
+def _rotary_class(module: Any) -> type:
     for name, member in inspect.getmembers(module, inspect.isclass):
         if name.endswith("RotaryEmbedding") and "Vision" not in name and member.__module__ == module.__name__:
             return member

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ UNKNOWN = "I do not know that"  # as the model answers questions about the world
 
 
 @torch.inference_mode()
-def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32, use_cache: bool = True) -> list[str]:
+def replies(model: Any, tokenizer: Any, conversations: list[list[dict[str, str]]], batch_size: int = 8, make_cache: Callable | None = None, max_new_tokens: int = 32, use_cache: bool = True) -> list[str]:
     """Greedy replies, batches of similar length padded on the left. `make_cache()` gives each batch its cache (default: the model's own)."""
     if model.config.is_encoder_decoder:
         return read_replies(model, tokenizer, conversations, max_new_tokens)
@@ -43,7 +44,7 @@ def replies(model, tokenizer, conversations: list[list[dict[str, str]]], batch_s
     return found
 
 
-def read_replies(model, tokenizer, conversations: list[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
+def read_replies(model: Any, tokenizer: Any, conversations: list[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
     """Greedy replies of an encoder-decoder: it reads what the user says first as a text, and the conversation goes on from there."""
     found = []
     for messages in conversations:
@@ -76,7 +77,7 @@ def score(cases: list[Case], answers: list[str]) -> dict[str, float]:
     return result
 
 
-def load(folder: Path):
+def load(folder: Path) -> tuple:
     """Model in float32 and tokenizer of a folder."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 

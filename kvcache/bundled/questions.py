@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).parent / "questions.json.xz"  # set -> distance -> rows of what the answer must contain, and the messages, user and assistant in turns
 # By size of vocabulary: how many tokens of the smallest one, in which the file counts distances, make one of its own. An estimate: a tenth too many for the largest.
@@ -23,7 +24,7 @@ class Case:
     expected: str
 
 
-def tokens(distance: int, tokenizer) -> int:
+def tokens(distance: int, tokenizer: Any) -> int:
     """A distance in a model's own tokens as the file counts it."""
     return round(distance * STRETCH.get(len(tokenizer), 1.0))
 

@@ -7,10 +7,11 @@ default's weights holds, which the page's chart shows.
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers.cache_utils import QuantizedCache
 from transformers.utils import is_hqq_available
@@ -47,7 +48,7 @@ class Row:
     same: Mapping[str, float]
 
 
-def measure(model, tokenizer, count: int, distances=DISTANCES, caches=CACHES, tell=print) -> list[Row]:
+def measure(model: Any, tokenizer: Any, count: int, distances: Any = DISTANCES, caches: Any = CACHES, tell: Any = print) -> list[Row]:
     """A Row for every cache of `count` questions a distance, for a run without one, and for the same questions with the telling taken out. `tell` hears each share."""
     found: dict[str, tuple[dict, dict]] = {}
     for distance in distances:
@@ -62,7 +63,7 @@ def measure(model, tokenizer, count: int, distances=DISTANCES, caches=CACHES, te
     return [Row(label, *shares) for label, shares in found.items()]
 
 
-def _answers(model, tokenizer, cases, caches):
+def _answers(model: Any, tokenizer: Any, cases: list, caches: Any) -> Iterator[tuple[str, list[str]]]:
     """(label, answers) of every row, the full cache's first; transformers' own quantised cache where it takes the model."""
     asked = [case.messages for case in cases]
     for name, parameters in caches:

@@ -1,5 +1,7 @@
 """DynamicCache: keep everything, in buffers that grow without copying their history at each token."""
 
+from typing import Any
+
 import torch
 from transformers import PreTrainedConfig
 
@@ -17,7 +19,7 @@ class GrowingLayer(RowsLayer):
 
     is_croppable = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return all keys and values [B, H, seen, D] as views, a single token's as `CachedStates` where that is faster."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -31,7 +33,7 @@ class GrowingLayer(RowsLayer):
         return predicted_rows(tokens, shape)
 
 
-def windowed(sliding_window: int, **_) -> WindowLayer:
+def windowed(sliding_window: int, **_: Any) -> WindowLayer:
     """The layer for a model's own sliding-window or chunked attention."""
     return WindowLayer(sliding_window, is_sliding=True)
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import transformers
@@ -101,7 +101,7 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         own, seen = self.self_attention_cache, self.tokens_seen
         return own.token_fates() if hasattr(own, "token_fates") else [("full", seen)] * bool(seen)
 
-    def update(self, *args, **kwargs):
+    def update(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raises NotImplementedError: keys and values of the decoder's go to one side, the encoder's to the other."""
         raise NotImplementedError("an EncoderDecoderCache has two sides: update its self_attention_cache or its cross_attention_cache")
 
@@ -253,7 +253,7 @@ def why_not_cross(cache: transformers.Cache) -> str | None:
     return None
 
 
-def _why_not_cross_layer(layer) -> str | None:
+def _why_not_cross_layer(layer: Any) -> str | None:
     if type(layer) in (GrowingLayer, DynamicLayer, DummyLayer):
         return None
     kind = type(layer).__name__
@@ -300,10 +300,10 @@ OWN = {each.ENTRY.name: each.ENTRY for each in (dynamic, static, hybrid, offload
 class PairEntry(Entry):
     """An entry for two caches: `self_cache` names that of self-attention."""
 
-    def why_not_alone(self, config) -> str | None:
+    def why_not_alone(self, config: torch.nn.Module | PreTrainedConfig) -> str | None:
         return self.why_not(config)
 
-    def why_not(self, config) -> str | None:
+    def why_not(self, config: torch.nn.Module | PreTrainedConfig) -> str | None:
         whole = getattr(config, "config", config)
         reason = super().why_not(config)
         if reason is None and not getattr(whole, "is_encoder_decoder", False):
@@ -329,7 +329,7 @@ def _why_not_values(config: PreTrainedConfig, values: Mapping[str, Any]) -> str 
     return own.why_not_here() or own.why_not(config) or own.why_not_values(config, values)
 
 
-def _make(config: PreTrainedConfig, self_cache: str, **parameters) -> EncoderDecoderCache:
+def _make(config: PreTrainedConfig, self_cache: str, **parameters: Any) -> EncoderDecoderCache:
     own, cross = OWN[self_cache].build(config, **parameters), DynamicCache()
     cross.layers = [GrowingLayer() for _ in own.layers]  # as many as a file of it may be read into
     return EncoderDecoderCache(own, cross)

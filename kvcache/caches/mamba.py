@@ -1,5 +1,7 @@
 """MambaCache: the fixed-size states of models without attention."""
 
+from typing import Any
+
 import torch
 from transformers import PreTrainedConfig
 
@@ -91,7 +93,7 @@ class MambaCache(Cache):
         """The config's conv_kernel."""
         return self.config.conv_kernel
 
-    def update_conv_state(self, conv_states=None, layer_idx=None, state_idx=0, *, new_conv_state: torch.Tensor | None = None, **kwargs) -> torch.Tensor:
+    def update_conv_state(self, conv_states: torch.Tensor | int | None = None, layer_idx: int | torch.Tensor | None = None, state_idx: int | torch.Tensor = 0, *, new_conv_state: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
         """transformers 5's call `(conv_states, layer_idx)`, or 4.48's `(layer_idx, new_conv_state, ...)`.
 
         The first returns held and new inputs, the second what is held then: the newest `kernel` of them.

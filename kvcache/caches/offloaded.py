@@ -5,6 +5,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -69,14 +70,14 @@ class Link:
         self.kept.append(tensor)
         return tensor.to(device, non_blocking=True)
 
-    def __deepcopy__(self, memo) -> "Link":
+    def __deepcopy__(self, memo: dict) -> "Link":
         return self  # two caches may share a stream: each waits for what both asked
 
 
 def _after_settling(name: str) -> Callable:
     """The inherited method `name`, on a cache that has settled."""
 
-    def method(self: "Offloading", *args, **kwargs):
+    def method(self: "Offloading", *args: Any, **kwargs: Any) -> Any:
         self.settle()
         return getattr(super(Offloading, self), name)(*args, **kwargs)
 
@@ -93,7 +94,7 @@ class Offloading(Cache):
     and a warning says so once. `link` replaces the streams, for tests.
     """
 
-    def __init__(self, *args, offload_device: torch.device | str = "cpu", link: Link | None = None, **kwargs):
+    def __init__(self, *args: Any, offload_device: torch.device | str = "cpu", link: Link | None = None, **kwargs: Any) -> None:
         self.offload_device = torch.device(offload_device)
         self.links: dict[torch.device, Link] = {}  # by computing device
         self.only_link = link
@@ -102,14 +103,14 @@ class Offloading(Cache):
         self.has_warned = False
         super().__init__(*args, **kwargs)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         if self.only_link is None and key_states.device.type == self.offload_device.type:
             self._warn_once(f"its keys are computed on {key_states.device}, which is where it would offload them to")
             return super().update(key_states, value_states, layer_idx, *args, **kwargs)
         return self._update_moving(key_states, value_states, layer_idx, *args, **kwargs)
 
     @torch.compiler.disable
-    def _update_moving(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs):
+    def _update_moving(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         link = self._link(key_states.device)
         if not self.has_warned and all(isinstance(layer, States) for layer in self.layers):
             self._warn_once(f"layers that hold a recurrent state beside their keys stay on {key_states.device}")
@@ -231,7 +232,7 @@ class Offloading(Cache):
         self.settle()
         return {**self.__dict__, "links": {}}
 
-    def __deepcopy__(self, memo) -> "Offloading":
+    def __deepcopy__(self, memo: dict) -> "Offloading":
         self.settle()
         other = object.__new__(type(self))
         memo[id(self)] = other
@@ -239,7 +240,7 @@ class Offloading(Cache):
         return other
 
 
-def _replace_data(layer: Layer, moved) -> None:
+def _replace_data(layer: Layer, moved: Any) -> None:
     """Every buffer's storage by what `moved` makes of it; shared with a fork no more."""
     for buffer in layer.buffers().values():
         if buffer.data is not None:

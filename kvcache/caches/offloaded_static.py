@@ -4,6 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -83,7 +84,7 @@ class HostedLayer(StaticLayer):
         other.drop_slot()
         return other
 
-    def __deepcopy__(self, memo) -> "HostedLayer":
+    def __deepcopy__(self, memo: dict) -> "HostedLayer":
         other = super().__deepcopy__(memo)
         other.drop_slot()
         return other
@@ -158,7 +159,7 @@ class OffloadedStaticCache(Offloading, StaticCache):
         owner = self.layers[hosted[hosted.index(layer_idx) % 2]]
         return owner.key_slot, owner.value_slot
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self._check_rows(key_states, value_states, layer_idx)
         layer = self.layers[layer_idx]
         if isinstance(layer, HostedLayer) and not layer.is_initialized:

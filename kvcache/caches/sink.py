@@ -43,7 +43,7 @@ class SinkLayer(WindowLayer):
         return self.rope is not None
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As WindowLayer's. Of `cache_kwargs`, "partial_rotation_size" must be what the config rotates, or ValueError.
 
@@ -177,12 +177,12 @@ def why_not(config: PreTrainedConfig) -> str | None:
     return None
 
 
-def _why_not_values(config: PreTrainedConfig, parameters) -> str | None:
+def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     window, sinks = parameters["window_length"], parameters["num_sink_tokens"]
     return None if sinks < window else f"num_sink_tokens must be below window_length, got {sinks} of {window}"
 
 
-def _verify(model, cache: SinkCache) -> None:
+def _verify(model: torch.nn.Module, cache: SinkCache) -> None:
     sinks = [index for index, layer in enumerate(cache.layers) if isinstance(layer, SinkLayer)]
     verify_rope(model, cache.layers[sinks[0]].rope, sinks)
 

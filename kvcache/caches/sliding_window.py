@@ -92,7 +92,7 @@ class WindowLayer(RowsLayer):
         attended = min(self.held, self.window_length - 1) + query_length
         return attended, self.seen + query_length - attended
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, min(held, window_length - 1) + n, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -212,8 +212,8 @@ def why_not(config: PreTrainedConfig) -> str | None:
     return why_not_exact(config)
 
 
-def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native, **native_kwargs) -> list:
-    def own_window(sliding_window: int, **_) -> Layer:
+def _layers(config: PreTrainedConfig, window_length: int, layer: type[Layer], *native: Any, **native_kwargs: Any) -> list:
+    def own_window(sliding_window: int, **_: Any) -> Layer:
         made = layer(min(window_length, sliding_window), True)
         made.masked = window_length >= sliding_window
         return made

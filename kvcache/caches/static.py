@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -141,7 +142,7 @@ class StaticLayer(Layer):
     def _counters(self) -> tuple[str, ...]:
         return ("cumulative_length",)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Write [B, H, n, D] behind what is there; return the whole buffers [B, H, max_cache_len, D]."""
         if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
@@ -229,7 +230,7 @@ class StaticLayer(Layer):
         super().__setstate__(state)
         self._place_again()
 
-    def __deepcopy__(self, memo) -> "StaticLayer":
+    def __deepcopy__(self, memo: dict) -> "StaticLayer":
         self.settle()
         other = super().__deepcopy__(memo)
         other._place_again()
@@ -320,7 +321,7 @@ class StaticWindowLayer(StaticLayer):
             return self.window_length - 1 + query_length, self._first_attended()
         return self.window_length - 1 + query_length, max(self.evicted, self.seen - self.window_length + 1)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return what the n tokens attend to, [B, H, window_length - 1 + n, D]."""
         if not self.is_initialized or self._of_other_dtype(key_states):
             self.lazy_initialization(key_states, value_states)
@@ -420,7 +421,7 @@ class StaticCache(StaticNames, Cache, transformers.StaticCache):
     def _table(self) -> dict:
         return {"full_attention": lambda **_: self.full_layer(self.max_cache_len), **dict.fromkeys(WINDOWED_TYPES, self._window)}
 
-    def _window(self, sliding_window: int, **_) -> StaticLayer:
+    def _window(self, sliding_window: int, **_: Any) -> StaticLayer:
         """The layer for a model's own window; where there is no room for a whole one, the model's mask does the windowing."""
         if self.max_cache_len < sliding_window:
             return StaticLayer(self.max_cache_len, is_sliding=True)
@@ -449,7 +450,7 @@ def checked_batch(batch_size: int | None, max_batch_size: int | None) -> int | N
     return given[0] if given else None
 
 
-def place(layers: list, config: PreTrainedConfig, batch_size, dtype, device, layer_device_map=None) -> None:
+def place(layers: list, config: PreTrainedConfig, batch_size: int | None, dtype: torch.dtype | None, device: torch.device | str | None, layer_device_map: Mapping | None = None) -> None:
     """Tell each static layer what it is for, and allocate those for which batch size and device are known."""
     devices = {} if layer_device_map is None else dict(layer_device_map)
     unknown = [index for index in devices if index not in range(len(layers))]

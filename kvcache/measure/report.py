@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 import transformers
@@ -147,7 +148,7 @@ def _speeds(loaded: models.LoadedModel, prompt: list[int], rounds: int) -> list[
     return [statistics.median(ratio) for ratio in ratios]
 
 
-def _seconds_a_token(loaded: models.LoadedModel, cache, tokens: int = 16) -> float:
+def _seconds_a_token(loaded: models.LoadedModel, cache: Any, tokens: int = 16) -> float:
     start = time.perf_counter()
     for _ in range(tokens):
         forward(loaded, cache, [5])

@@ -5,6 +5,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -40,7 +41,7 @@ class Contender:
 class HeldLayer(DynamicLayer):
     """The keys and values of the first update, for ever: what attention costs when storing costs nothing."""
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         if self.is_initialized:
             return self.keys, self.values
         return super().update(key_states, value_states)
@@ -50,11 +51,11 @@ def _alone(model: transformers.PreTrainedModel, tokens: int) -> transformers.Cac
     return transformers.Cache(layers=[HeldLayer() for _ in range(model.config.num_hidden_layers)])
 
 
-def _upstream(name: str, label: str, backend: str, slow: bool = False, why_not: Callable[[], str | None] = lambda: None, **settings) -> Contender:
+def _upstream(name: str, label: str, backend: str, slow: bool = False, why_not: Callable[[], str | None] = lambda: None, **settings: Any) -> Contender:
     return Contender(name, label, "upstream", lambda model, tokens: transformers.QuantizedCache(backend, model.config, **settings), slow, why_not)
 
 
-def _ours(name: str, cache: str, label: str | None = None, **parameters) -> Contender:
+def _ours(name: str, cache: str, label: str | None = None, **parameters: Any) -> Contender:
     """A cache of the catalog, under the label that the catalog gives it unless there is a better one."""
 
     def make(model: transformers.PreTrainedModel, tokens: int) -> transformers.Cache:
