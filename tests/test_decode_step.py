@@ -341,3 +341,15 @@ compile_thread.start(lambda: torch.compile(lambda x: x + 1, backend=backend)(tor
 begun.wait()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_thread_that_compiles_gives_way_often_and_python_is_as_before_when_it_ends():
+    before, met = sys.getswitchinterval(), []
+
+    def work():
+        met.append(sys.getswitchinterval())
+        raise SystemExit
+
+    assert compile_thread.start(work)
+    until(lambda: not compile_thread.is_busy())
+    assert met == [pytest.approx(compile_thread.TURN_SECONDS)] and sys.getswitchinterval() == before
