@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .validation import whole_number
+
 # What each backend can do, and what its axes mean: a group is one channel over the tokens of a block, or neighbouring
 # channels of one token. 4.48's documentation calls quanto's axis 0 "per channel"; its groups are in truth per token.
 NBITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
@@ -165,10 +167,9 @@ class QuantizedCacheConfig(CacheConfig):
         reason = why_not(check_backend(self.backend), self)
         if reason:
             raise ValueError(reason)
-        if self.q_group_size != "auto" and not _is_whole(self.q_group_size, 1):
-            raise ValueError(f"q_group_size must be a whole number from 1, or auto, got {self.q_group_size!r}")
-        if not _is_whole(self.residual_length, 0):
-            raise ValueError(f"residual_length must be a whole number from 0, got {self.residual_length!r}")
+        if self.q_group_size != "auto":
+            whole_number('q_group_size, unless it is "auto",', self.q_group_size, 1)
+        whole_number("residual_length", self.residual_length, 0)
         dtype_named(self.compute_dtype)
         _check_device(self.device)
 
@@ -185,8 +186,7 @@ class StaticCacheConfig(CacheConfig):
     def validate(self) -> None:
         """Raise ValueError, naming what would be right, if a field cannot be."""
         for name in ("batch_size", "max_cache_len"):
-            if not _is_whole(getattr(self, name), 1):
-                raise ValueError(f"{name} must be a whole number from 1, got {getattr(self, name)!r}")
+            whole_number(name, getattr(self, name), 1)
         _check_device(self.device)
 
 
@@ -216,10 +216,6 @@ def _check_device(device: str | torch.device) -> None:
         torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be a torch device such as cpu or cuda:0, got {device!r}") from error
-
-
-def _is_whole(value: Any, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _json(settings: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from .architecture import decoder_config, why_not_cached
 from .cache import Cache
 from .recurrent import has_states_alone
+from .validation import whole_number
 
 # What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
 OPERATIONS = {
@@ -80,19 +81,7 @@ class Parameter:
         raise ValueError(f"{self.name} must be one of {', '.join(map(str, (*self.choices, *self.also)))}, got {value!r}")
 
     def _checked_int(self, value: Any) -> int:
-        whole = _as_int(value)
-        if whole is None or not self.minimum <= whole <= self.maximum:
-            raise ValueError(f"{self.name} must be a whole number from {self.minimum} to {self.maximum}, got {value!r}")
-        return whole
-
-
-def _as_int(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return int(value) if int(value) == float(value) else None
-    except (TypeError, ValueError, OverflowError):
-        return None
+        return whole_number(self.name, value, self.minimum, self.maximum, typed=True)
 
 
 @dataclass(frozen=True)

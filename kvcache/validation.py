@@ -6,15 +6,21 @@ from typing import Any
 import torch
 
 
-def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The value as an int: of Python, NumPy or a tensor of one. Raises ValueError for anything else, and out of range."""
+def whole_number(name: str, value: Any, low: int, high: int | None = None, typed: bool = False) -> int:
+    """The value as an int: of Python, NumPy or a tensor of one; `typed`: "64" and 64.0, which forms and JSON give, too. Raises ValueError for anything else, and out of range."""
     try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
+        number = None if isinstance(value, bool) else _typed(value) if typed else index(value)
+    except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be a whole number " + (f"of at least {low}" if high is None else f"from {low} to {high}") + f", got {value!r}")
     return number
+
+
+def _typed(value: Any) -> int | None:
+    """The whole number that a text or a float stands for, or None."""
+    number = int(value)
+    return number if number == float(value) else None
 
 
 def batch_rows(name: str, rows: Any) -> torch.Tensor:

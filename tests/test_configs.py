@@ -94,8 +94,8 @@ def test_from_dict_lets_keywords_win_and_names_what_it_does_not_know():
         ({"backend": "HQQ", "axis_value": -1}, r"axis_value must be 0 \(per channel\) or 1 \(per token\) for hqq"),
         ({"nbits": 8, "axis_key": -1}, "nbits must be 4 or 2 for quanto, got 8"),
         ({"backend": "gptq"}, "backend must be one of native, hqq, quanto, got 'gptq'"),
-        ({"q_group_size": 0}, "q_group_size must be a whole number from 1, or auto, got 0"),
-        ({"residual_length": -1}, "residual_length must be a whole number from 0, got -1"),
+        ({"q_group_size": 0}, "q_group_size, unless it is .auto., must be a whole number of at least 1, got 0"),
+        ({"residual_length": -1}, "residual_length must be a whole number of at least 0, got -1"),
         ({"compute_dtype": torch.int8}, "compute_dtype must be float16, bfloat16 or float32"),
         ({"device": "nowhere"}, "device must be a torch device"),
     ],
@@ -111,7 +111,7 @@ def test_wrong_values_are_named_with_what_would_be_right(values, message):
 
 @pytest.mark.parametrize("values,name", [((0, 64), "batch_size"), ((1, 0), "max_cache_len"), ((True, 4), "batch_size"), ((1, 2.5), "max_cache_len")])
 def test_a_static_config_refuses_sizes_that_cannot_be(values, name):
-    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
         StaticCacheConfig(*values)
 
 

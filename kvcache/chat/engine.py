@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .. import catalog
 from ..architecture import decoder_config, tokens_at_once
 from ..memory import Snapshot, heard_by, seen_by, take_snapshot
+from ..validation import whole_number
 from . import compile_thread
 from .models import LoadedModel
 
@@ -59,11 +60,11 @@ class Sampling:
         return Sampling(
             temperature=_drawn(_number("temperature", self.temperature, 0.0, 100.0)),
             top_p=_number("top_p", self.top_p, 0.0, 1.0, above=True),
-            top_k=_whole("top_k", self.top_k, 0, 1_000_000),
+            top_k=whole_number("top_k", self.top_k, 0, 1_000_000, typed=True),
             min_p=_number("min_p", self.min_p, 0.0, 1.0),
             repetition_penalty=_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True),
-            seed=_whole("seed", self.seed, 0, 2**63 - 1),
-            max_new_tokens=_whole("max_new_tokens", self.max_new_tokens, 1, 1_000_000),
+            seed=whole_number("seed", self.seed, 0, 2**63 - 1, typed=True),
+            max_new_tokens=whole_number("max_new_tokens", self.max_new_tokens, 1, 1_000_000, typed=True),
         )
 
 
@@ -80,17 +81,6 @@ def _number(name: str, value: Any, low: float, high: float, above: bool = False)
     if not (low < number if above else low <= number) or not number <= high:
         start = "above" if above else "from"
         raise ValueError(f"{name} must be a number {start} {low:g} to {high:g}, got {value!r}")
-    return number
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        number = int(value)
-        whole = number == float(value)
-    except (TypeError, ValueError, OverflowError):
-        number, whole = 0, False
-    if not whole or not low <= number <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     return number
 
 
@@ -432,8 +422,7 @@ def generate_tokens(
     sampling, decode = sampling.check(), checked_decode(decode)
     if not new_ids:
         raise ValueError("new_ids is empty: feed at least one token")
-    if prefill_chunk < 1:
-        raise ValueError(f"prefill_chunk must be at least 1, got {prefill_chunk}")
+    whole_number("prefill_chunk", prefill_chunk, 1)
     left, limit = room_left(loaded, cache, len(seen_ids))
     if len(new_ids) > left:
         raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")

@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import torch
 
+from ...validation import whole_number
 from .loading import LoadedModel, from_files, pick_device, pick_dtype
 from .menu import DEFAULT, Progress, find_choice, report
 
@@ -20,9 +21,7 @@ class ModelStore:
     """
 
     def __init__(self, max_models: int = 2) -> None:
-        if max_models < 1:
-            raise ValueError(f"max_models must be at least 1, got {max_models}")
-        self.max_models = max_models
+        self.max_models = whole_number("max_models", max_models, 1)
         self._models: OrderedDict[tuple[str, str, str], LoadedModel] = OrderedDict()
         self._loading: dict[tuple[str, str, str], threading.Lock] = {}
         self._guard = threading.Lock()
