@@ -20,7 +20,8 @@ AXES = {
     "quanto": {0: "token", -1: "channel"},
 }
 AXIS_WORDS = ("auto", "channel", "token")
-OURS_ALONE = ("cache_implementation", "compute_dtype", "device")  # transformers 5 takes the dtype and the device of the keys
+ADDED = ("key_bits", "value_bits")  # that 4.48 did not have
+OURS_ALONE = ("cache_implementation", "compute_dtype", "device", *ADDED)  # transformers 5 takes the dtype and the device of the keys
 GROUP = 64  # elements that share a scale where "auto" is asked for
 
 
@@ -43,12 +44,28 @@ def check_backend(backend: str) -> str:
     return name
 
 
-def why_not_nbits(backend: str, nbits: int) -> str | None:
+def bits_of(side: int | str, nbits: int) -> int:
+    """Bits of keys or of values: those of their own, or `nbits` for "auto"."""
+    return nbits if side == "auto" else side
+
+
+def bits_word(key_bits: int, value_bits: int) -> str:
+    """ "4", or "4/2" for keys and values of different widths."""
+    return str(key_bits) if key_bits == value_bits else f"{key_bits}/{value_bits}"
+
+
+def why_not_bits(backend: str, nbits: int, key_bits: int | str = "auto", value_bits: int | str = "auto") -> str | None:
+    """Why this backend cannot store so many bits of both, of keys or of values, and which can; None when it can."""
+    sides = {"nbits": nbits, "key_bits": bits_of(key_bits, nbits), "value_bits": bits_of(value_bits, nbits)}
+    return next(filter(None, (why_not_nbits(backend, bits, name) for name, bits in sides.items())), None)
+
+
+def why_not_nbits(backend: str, nbits: int, name: str = "nbits") -> str | None:
     """Why this backend cannot store so many bits, and which can; None when it can."""
     if nbits in NBITS[backend] and type(nbits) is int:
         return None
     others = "; ".join(f"{other} takes {listed(bits)}" for other, bits in NBITS.items() if other != backend)
-    return f"nbits must be {listed(NBITS[backend])} for {backend}, got {nbits!r}; {others}"
+    return f"{name} must be {listed(NBITS[backend])} for {backend}, got {nbits!r}; {others}"
 
 
 def why_not_axis(backend: str, name: str, axis: int | str) -> str | None:
@@ -132,7 +149,7 @@ class CacheConfig:
         """The fields that differ from a config of nothing but what has to be given."""
         needed = {known.name: getattr(self, known.name) for known in fields(self) if known.default is MISSING}
         default = type(self)(**needed).to_dict()
-        return {name: value for name, value in self if name in needed or value != default[name]}
+        return {name: value for name, value in self if name in needed or value != default.get(name)}
 
 
 @dataclass
@@ -142,7 +159,7 @@ class QuantizedCacheConfig(CacheConfig):
     `backend`: in any case; by default quanto, or hqq where bits or axes are asked for that only hqq has. `axis_key`,
     `axis_value`: a number of AXES, or "channel", "token", "auto" (keys per channel, values per token). `q_group_size`: elements that share a
     scale, and tokens to a block. `residual_length`: latest tokens in full precision, at least. `compute_dtype`: what
-    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are.
+    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`.
     """
 
     backend: str | None = None
@@ -153,6 +170,8 @@ class QuantizedCacheConfig(CacheConfig):
     residual_length: int = 128
     compute_dtype: torch.dtype | str = torch.float16
     device: str | torch.device = "cpu"
+    key_bits: int | str = field(default="auto", kw_only=True)
+    value_bits: int | str = field(default="auto", kw_only=True)
     cache_implementation: str | None = field(default="quantized", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -172,6 +191,13 @@ class QuantizedCacheConfig(CacheConfig):
         whole_number("residual_length", self.residual_length, 0)
         dtype_named(self.compute_dtype)
         _check_device(self.device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What 4.48 knows too, and of the rest what is not "auto"."""
+        return {name: value for name, value in super().to_dict().items() if name not in ADDED or value != "auto"}
+
+    def keys(self) -> Iterable[str]:
+        return self.to_dict().keys()
 
 
 @dataclass
@@ -193,7 +219,7 @@ class StaticCacheConfig(CacheConfig):
 def why_not(backend: str, config: QuantizedCacheConfig) -> str | None:
     """Why this backend cannot do the bits and axes of a config, and what it can; None when it can."""
     reasons = (why_not_axis(backend, name, getattr(config, name)) for name in ("axis_key", "axis_value"))
-    return why_not_nbits(backend, config.nbits) or next(filter(None, reasons), None)
+    return why_not_bits(backend, config.nbits, config.key_bits, config.value_bits) or next(filter(None, reasons), None)
 
 
 def settings_of(config: "CacheConfig | Mapping[str, Any] | None") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import transformers
 from torch.utils._pytree import tree_map
 from transformers.cache_utils import CacheLayerMixin
 
-from .configs import GROUP, QuantizedCacheConfig
+from .configs import GROUP, QuantizedCacheConfig, bits_of, bits_word
 from .layer import Layer
 
 
@@ -61,6 +61,9 @@ class QuantizedNames:
     cache_config: QuantizedCacheConfig
 
     nbits = property(lambda self: self.cache_config.nbits)
+    key_bits = property(lambda self: bits_of(self.cache_config.key_bits, self.nbits))
+    value_bits = property(lambda self: bits_of(self.cache_config.value_bits, self.nbits))
+    bits = property(lambda self: bits_word(self.key_bits, self.value_bits))
     residual_length = property(lambda self: self.cache_config.residual_length)
     q_group_size = property(lambda self: GROUP if self.cache_config.q_group_size == "auto" else self.cache_config.q_group_size)
     axis_key = property(lambda self: self.cache_config.axis_key)

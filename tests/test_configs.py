@@ -81,6 +81,10 @@ def test_update_sets_what_it_knows_and_returns_the_rest():
 
 def test_from_dict_lets_keywords_win_and_names_what_it_does_not_know():
     assert QuantizedCacheConfig.from_dict({"nbits": 4}, nbits=2, unknown=1).nbits == 2
+    apart = QuantizedCacheConfig("native", key_bits=4, value_bits=2)
+    assert QuantizedCacheConfig.from_dict(json.loads(apart.to_json_string())) == apart
+    with pytest.raises(ValueError, match="value_bits must be 8, 4 or 2 for native, got 3"):
+        QuantizedCacheConfig("native", value_bits=3)
     with pytest.raises(ValueError, match="QuantizedCacheConfig has no 'bits'; it takes .*nbits"):
         QuantizedCacheConfig.from_dict({"bits": 4})
 

@@ -22,7 +22,7 @@ VARIANTS = [
     ("quantized", {"nbits": 8, "q_group_size": 32}),
     ("quantized", {"nbits": 4, "residual_length": 0}),
     ("quantized", {"nbits": 2, "residual_length": 48, "q_group_size": 32}),
-    ("quantized", {"backend": "hqq", "nbits": 3}),
+    ("quantized", {"backend": "hqq", "nbits": 3, "key_bits": 4}),
     ("quantized", {"backend": "hqq", "nbits": 1, "q_group_size": 32}),
     ("quantized", {"backend": "quanto", "nbits": 4}),
 ]

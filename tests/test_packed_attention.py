@@ -15,9 +15,9 @@ CLOSE = dict(atol=2e-5, rtol=1e-4)
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
-def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40, attention="fused", backend="native", value_dim=None):
+def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40, attention="fused", backend="native", value_dim=None, **settings):
     """A layer that has seen `tokens`, and what its next update returned."""
-    layer = QuantizedLayer(backend, nbits, block, residual, attention=attention)
+    layer = QuantizedLayer(backend, nbits, block, residual, attention=attention, **settings)
     generator = torch.Generator().manual_seed(tokens + dim)
     states = [torch.randn(batch, heads, tokens + 1, d, generator=generator) for d in (dim, value_dim or dim)]
     layer.update(*(s[:, :, :tokens] for s in states))
@@ -84,6 +84,17 @@ def test_widths_that_the_loops_do_not_read_go_in_pieces(nbits):
 def test_keys_and_values_of_different_widths(how):
     _, states = filled(dim=96, value_dim=64, attention=how)
     torch.testing.assert_close(SDPA(queries(2, 3, 96), *states), SDPA(queries(2, 3, 96), *dense(states)), **CLOSE)
+
+
+@pytest.mark.parametrize("bits", [(4, 2), (2, 8), (8, 4)])
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_keys_and_values_of_different_bits(bits, tokens, how):
+    layer, states = filled(dim=80, key_bits=bits[0], value_bits=bits[1], attention=how)
+    assert (layer.key_codes.data.shape[3], layer.value_codes.data.shape[3]) == (10 * bits[0], 10 * bits[1])
+    assert how == "decode" or cpu.takes(queries(2, 6, 80), *(each.held for each in states), None, wait=True)
+    for query in (queries(2, 6, 80, tokens), queries(2, 3, 80, tokens)):
+        heads = dict(enable_gqa=query.shape[1] > 3)
+        torch.testing.assert_close(SDPA(query, *states, **heads), SDPA(query, *dense(states), **heads), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float", "one row"])

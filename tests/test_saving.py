@@ -18,7 +18,7 @@ VARIANTS = [
     ("static", {"max_cache_len": 128}),
     ("sliding_window", {"window_length": 32}),
     ("sink", {"window_length": 32}),
-    ("quantized", {"nbits": 2, "q_group_size": 32, "residual_length": 16}),
+    ("quantized", {"key_bits": 4, "value_bits": 2, "q_group_size": 32, "residual_length": 16}),
     ("quantized", {"backend": "hqq", "nbits": 3, "q_group_size": 32, "residual_length": 0}),
 ]
 

@@ -70,6 +70,6 @@ def sample_ribbon(entry, tokens: int = SAMPLE_TOKENS) -> str:
             cache = entry.build(config)
             for _ in range(tokens // 20):
                 cache.update(torch.zeros(1, 1, 20, 32), torch.zeros(1, 1, 20, 32), 0)  # [B, H, T, D]
-        return token_ribbon.ribbon_html(cache.token_fates(), bits=getattr(cache, "nbits", None))
+        return token_ribbon.ribbon_html(cache.token_fates(), bits=getattr(cache, "bits", None))
     except (ValueError, RuntimeError, AttributeError):
         return ""

@@ -186,7 +186,7 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
     """Every token's fate; `pending` tokens were picked and not fed yet."""
     if runs is None:
         return token_ribbon.ribbon_html([])
-    return token_ribbon.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "nbits", None))
+    return token_ribbon.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "bits", None))
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,19 @@ from transformers import PreTrainedConfig
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types
 from ..attention import hand_over
 from ..cache import Cache, build_layers
-from ..configs import AXIS_WORDS, GROUP, NBITS, QuantizedCacheConfig, check_backend, grouping, listed, why_not_axis, why_not_nbits
+from ..configs import (
+    AXIS_WORDS,
+    GROUP,
+    NBITS,
+    QuantizedCacheConfig,
+    bits_of,
+    bits_word,
+    check_backend,
+    grouping,
+    listed,
+    why_not_axis,
+    why_not_bits,
+)
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
 from ..kernels import LOOPS, decode_attention, encode
@@ -26,6 +38,7 @@ PACKAGES = {"quanto": "optimum.quanto"}  # that a backend needs
 GROUPS = (32, 64, 128)
 AXIS_NUMBERS = (0, 1, -1)  # as 4.48 has them; each backend knows two
 ATTENTION = LOOPS
+BITS = ("nbits", "key_bits", "value_bits")
 EDITS = (
     "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
     "batch_select_indices() and batch_repeat_interleave() change the cache; DynamicCache.from_legacy_cache(cache.to_legacy_cache()) makes one that can be edited"
@@ -48,7 +61,7 @@ class QuantizedLayer(Layer):
         "value_codes": "values", "value_scales": "scales", "value_minima": "scales", "value_gains": "scales",
         "key_residual": "residual", "value_residual": "residual",
     }  # fmt: skip
-    settings = ("backend", "nbits", "block", "residual_length", "token_group", "axes", "compute_dtype")
+    settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype")
     is_croppable = True
     drafting = False
 
@@ -63,16 +76,19 @@ class QuantizedLayer(Layer):
         axis_value: int | str = "auto",
         compute_dtype: torch.dtype = torch.float32,
         attention: str = "auto",
+        key_bits: int | str = "auto",
+        value_bits: int | str = "auto",
     ):
         super().__init__()
         self.attention = attention
         self.backend, self.nbits, self.compute_dtype = backend, nbits, compute_dtype
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
+        self.bits = {"key": bits_of(key_bits, nbits), "value": bits_of(value_bits, nbits)}
         self.axes = {"key": grouping(backend, axis_key, "channel"), "value": grouping(backend, axis_value, "token")}
 
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
-        return scheme_of(self.backend, self.nbits, side, self.axes[side], self.block, self.token_group, dim)
+        return scheme_of(self.backend, self.bits[side], side, self.axes[side], self.block, self.token_group, dim)
 
     def _scheme(self, side: str) -> Scheme:
         return self.scheme(side, getattr(self, f"{side}_residual").data.shape[D])
@@ -260,7 +276,7 @@ class QuantizedLayer(Layer):
 
 
 class QuantizedCache(QuantizedNames, Cache):
-    """Hold old tokens as `nbits`-bit codes and at least the latest `residual_length` tokens in full precision.
+    """Hold old tokens as `nbits`-bit codes (`key_bits`, `value_bits` for one side alone) and at least the latest `residual_length` tokens in full precision.
 
     `backend` chooses scales and codes: "native" (uniform levels), "hqq" or "quanto"; storage is ours for all three,
     append-only. `axis_key`, `axis_value`: group "channel" (one channel over the tokens of a block), "token"
@@ -289,6 +305,8 @@ class QuantizedCache(QuantizedNames, Cache):
         compute_dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         *,
+        key_bits: int | str = "auto",
+        value_bits: int | str = "auto",
         attention: str = "auto",
         cache_config: QuantizedCacheConfig | dict | None = None,
     ):
@@ -296,7 +314,8 @@ class QuantizedCache(QuantizedNames, Cache):
             config, cache_config = None, config
         elif isinstance(config, str):  # as 5.x has it: QuantizedCache("quanto", config)
             config, backend = None if isinstance(backend, str) else backend, config
-        given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device)
+        beside = dict(key_bits=key_bits, value_bits=value_bits)
+        given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device, **beside)
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
             _refuse_both(given)
@@ -349,7 +368,7 @@ def _refuse_both(given: QuantizedCacheConfig) -> None:
 def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, attention: str) -> tuple:
     """The layers of a model's config, or None and what makes each layer, once it is known that they can be."""
     config = None if config is None else decoder_config(config)
-    reason = (why_not(config) if config else None) or _missing(settings.backend) or why_not_attention(attention, settings.nbits)
+    reason = (why_not(config) if config else None) or _missing(settings.backend) or why_not_attention(attention, *widths(**settings))
     if reason:
         raise ValueError(f"QuantizedCache: {reason}")
     make = functools.partial(
@@ -362,6 +381,8 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
         axis_value=settings.axis_value,
         compute_dtype=settings.compute_dtype,
         attention=attention,
+        key_bits=settings.key_bits,
+        value_bits=settings.value_bits,
     )
     table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
     return (build_layers(config, table), None) if config else (None, make)
@@ -385,10 +406,15 @@ def why_not_packed(head_dim: int) -> str | None:
     return f"head_dim {head_dim} is not a multiple of 8, which packing needs" if head_dim % 8 else None
 
 
-def why_not_attention(attention: str, nbits: int) -> str | None:
+def widths(nbits: int, key_bits: int | str = "auto", value_bits: int | str = "auto", **_) -> tuple[int, int]:
+    """Bits of keys and of values."""
+    return bits_of(key_bits, nbits), bits_of(value_bits, nbits)
+
+
+def why_not_attention(attention: str, *nbits: int) -> str | None:
     if attention not in ATTENTION:
         return f"attention must be one of {', '.join(ATTENTION)}, got {attention!r}"
-    return why_not_loops(nbits) if attention == "fused" else None
+    return next(filter(None, map(why_not_loops, nbits)), None) if attention == "fused" else None
 
 
 def _value_dims(config: PreTrainedConfig) -> set[int]:
@@ -407,8 +433,8 @@ def why_not(config: PreTrainedConfig) -> str | None:
 
 def _why_not_values(config: PreTrainedConfig, parameters) -> str | None:
     backend, axes = parameters["backend"], ("axis_key", "axis_value")
-    reasons = (why_not_nbits(backend, parameters["nbits"]), *(why_not_axis(backend, name, parameters[name]) for name in axes))
-    return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], parameters["nbits"])
+    reasons = (why_not_bits(backend, *(parameters[name] for name in BITS)), *(why_not_axis(backend, name, parameters[name]) for name in axes))
+    return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], *widths(**parameters))
 
 
 @functools.cache
@@ -430,7 +456,7 @@ def _missing(backend: str) -> str | None:
 def _choice_reasons(parameter: str, config: PreTrainedConfig, values) -> dict:
     if parameter == "backend":
         return {backend: reason for backend in NBITS if (reason := _missing(backend))}
-    if parameter == "nbits":
+    if parameter in BITS:
         backend = values["backend"]
         return {nbits: f"{backend} takes {listed(NBITS[backend])} bits" for nbits in (8, 4, 3, 2, 1) if nbits not in NBITS[backend]}
     return {}
@@ -440,9 +466,9 @@ def _why_not_values_or_missing(config: PreTrainedConfig, parameters) -> str | No
     return _why_not_values(config, parameters) or _missing(parameters["backend"])
 
 
-def _label(backend: str, nbits: int, axis_key: str, **_) -> str:
+def _label(backend: str, axis_key: str, **bits) -> str:
     title = "HQQ" if backend == "hqq" else backend.capitalize()
-    return f"{title} {nbits}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
+    return f"{title} {bits_word(*widths(**bits))}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
 
 
 ENTRY = Entry(
@@ -454,6 +480,8 @@ ENTRY = Entry(
     parameters=(
         Parameter("backend", "Backend", "choice", "native", "What chooses the rounding: our own levels, HQQ's solver or quanto.", choices=tuple(NBITS)),
         Parameter("nbits", "Bits", "choice", 4, "Bits an element: native 8, 4, 2; hqq also 3 and 1; quanto 4, 2.", choices=(8, 4, 3, 2, 1)),
+        Parameter("key_bits", "Key bits", "choice", "auto", "Bits of an element of the keys, where not those of both.", choices=("auto", 8, 4, 3, 2, 1)),
+        Parameter("value_bits", "Value bits", "choice", "auto", "Bits of an element of the values, which bear fewer than keys do.", choices=("auto", 8, 4, 3, 2, 1)),
         Parameter("residual_length", "Residual", "int", 64, "Latest tokens kept in full precision, at least.", minimum=0, maximum=4096, step=16),
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
         Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS, also=AXIS_NUMBERS),

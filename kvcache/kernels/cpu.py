@@ -60,7 +60,7 @@ def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | tor
 def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
     """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of eights?"""
     known = scheme_key.axis == "channel" and scheme_value.axis == "token" and scheme_key.group == block
-    return known and block % EIGHTS == 0 and scheme_key.nbits in NBITS
+    return known and block % EIGHTS == 0 and {scheme_key.nbits, scheme_value.nbits} <= set(NBITS)
 
 
 def worth(keys: torch.Tensor) -> bool:
@@ -86,7 +86,7 @@ def _packed(loops: Attention, query: torch.Tensor, keys: Packed, values: Packed,
     queries, added = query.detach().float().contiguous(), bias(mask, batch)
     out = _room(query, values)
     many = queries.numel() // (batch * heads * dim)
-    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], keys.scheme.nbits, keys.block, keys.packed, keys.start, keys.stop)
+    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], keys.scheme.nbits, values.scheme.nbits, keys.block, keys.packed, keys.start, keys.stop)
     fixed = (float(scale), here + _places(keys) + _places(values))
     in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * keys.packed * dim, keys.packed // keys.block))
     return out.to(query.dtype)

@@ -66,5 +66,5 @@ class Packed(NamedTuple):
             yield self.recent().float()
 
     def alike(self, other: "Packed") -> bool:
-        """Are as many tokens of both codes and residual, in codes of one width and blocks of one size? Keys of one cache beside values of another may not be."""
-        return self.scheme.nbits == other.scheme.nbits and self[1:3] == other[1:3] and self[5:] == other[5:] and self.shape[:3] == other.shape[:3]
+        """Are as many tokens of both codes and residual, in blocks of one size? Keys of one cache beside values of another may not be."""
+        return self[1:3] == other[1:3] and self[5:] == other[5:] and self.shape[:3] == other.shape[:3]
