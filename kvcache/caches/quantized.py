@@ -2,6 +2,8 @@
 
 import functools
 import importlib
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -104,7 +106,7 @@ class QuantizedLayer(Layer):
         """Tokens held as codes."""
         return len(self.key_codes)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; return all tokens [B, H, seen, D], the quantised ones decoded, the others as they came.
 
         Behind codes that is handed over packed, and decoded where anything but attention touches it.
@@ -346,7 +348,7 @@ def class_of(backend: str) -> type[QuantizedCache]:
     return {"quanto": QuantoQuantizedCache, "hqq": HQQQuantizedCache}.get(backend, QuantizedCache)
 
 
-def make(config: PreTrainedConfig, backend: str, attention: str, **parameters) -> QuantizedCache:
+def make(config: PreTrainedConfig, backend: str, attention: str, **parameters: Any) -> QuantizedCache:
     """The quantised cache of a backend by its name."""
     settings = {**parameters, "backend": backend, "compute_dtype": torch.float32}
     return class_of(backend)(cache_config=settings, config=config, attention=attention)
@@ -406,7 +408,7 @@ def why_not_packed(head_dim: int) -> str | None:
     return f"head_dim {head_dim} is not a multiple of 8, which packing needs" if head_dim % 8 else None
 
 
-def widths(nbits: int, key_bits: int | str = "auto", value_bits: int | str = "auto", **_) -> tuple[int, int]:
+def widths(nbits: int, key_bits: int | str = "auto", value_bits: int | str = "auto", **_: Any) -> tuple[int, int]:
     """Bits of keys and of values."""
     return bits_of(key_bits, nbits), bits_of(value_bits, nbits)
 
@@ -431,7 +433,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
     return next(filter(None, map(why_not_packed, _value_dims(config))), None)
 
 
-def _why_not_values(config: PreTrainedConfig, parameters) -> str | None:
+def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     backend, axes = parameters["backend"], ("axis_key", "axis_value")
     reasons = (why_not_bits(backend, *(parameters[name] for name in BITS)), *(why_not_axis(backend, name, parameters[name]) for name in axes))
     return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], *widths(**parameters))
@@ -453,7 +455,7 @@ def _missing(backend: str) -> str | None:
     return None if worst < 0.2 else f"backend {backend} unavailable because its self-test is off by {worst:.2f}"
 
 
-def _choice_reasons(parameter: str, config: PreTrainedConfig, values) -> dict:
+def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict:
     if parameter == "backend":
         return {backend: reason for backend in NBITS if (reason := _missing(backend))}
     if parameter in BITS:
@@ -462,11 +464,11 @@ def _choice_reasons(parameter: str, config: PreTrainedConfig, values) -> dict:
     return {}
 
 
-def _why_not_values_or_missing(config: PreTrainedConfig, parameters) -> str | None:
+def _why_not_values_or_missing(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     return _why_not_values(config, parameters) or _missing(parameters["backend"])
 
 
-def _label(backend: str, axis_key: str, **bits) -> str:
+def _label(backend: str, axis_key: str, **bits: Any) -> str:
     title = "HQQ" if backend == "hqq" else backend.capitalize()
     return f"{title} {bits_word(*widths(**bits))}-bit" + (", keys by token" if grouping(backend, axis_key, "channel") == "token" else "")
 
