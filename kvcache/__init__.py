@@ -3,6 +3,7 @@
 from transformers import __version__ as _transformers
 
 from . import versions
+from .batch import Batch, decode
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ENTRIES",
+    "Batch",
     "Cache",
     "CacheConfig",
     "CropError",
@@ -46,6 +48,7 @@ __all__ = [
     "StaticCache",
     "StaticCacheConfig",
     "create",
+    "decode",
     "feed",
     "generate",
     "load_cache",

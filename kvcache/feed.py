@@ -53,7 +53,7 @@ def feed(model: torch.nn.Module, input_ids: torch.Tensor, cache: transformers.Ca
     forgets = any(not layer.carries and layer.crop_floor for layer in states)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
     logits = []
-    with _all_or_nothing(cache):
+    with all_or_nothing(cache):
         for start in range(0, total, size):
             stop = min(total, start + size)
             if attention_mask is not None:  # a recurrent model takes the new tokens' part alone
@@ -81,7 +81,7 @@ def _check_fed(model: torch.nn.Module, input_ids: Any, cache: Any) -> None:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(cache: Any) -> Iterator[None]:
+def all_or_nothing(cache: Any) -> Iterator[None]:
     """What was begun in here and did not end is taken back; a cache of ours that cannot go back refuses all further forwards."""
     parts = [getattr(cache, "self_attention_cache", cache), *([cache.cross_attention_cache] if hasattr(cache, "cross_attention_cache") else [])]
     before = [_counts(part) for part in parts]

@@ -38,6 +38,11 @@ def mask_of_forward() -> torch.Tensor | None:
     return None
 
 
+def asked_for_mask() -> bool:
+    """Was the method that asks this called by the functions that make masks? 5.23 asks `get_seq_length` there, as models do for their positions."""
+    return sys._getframe(2).f_globals.get("__name__") == MASKS
+
+
 class Loop:
     """The loop of `generate` that gives `cache` its tokens right now, by its frame."""
 

@@ -179,7 +179,7 @@ def interrupted(go, line):
 
     def trace(frame, event, _):
         nonlocal count
-        if not frame.f_code.co_filename.startswith(CODE) or frame.f_code.co_name in ("_all_or_nothing", "_left_by", "_counts", "feed"):
+        if not frame.f_code.co_filename.startswith(CODE) or frame.f_code.co_name in ("all_or_nothing", "_left_by", "_counts", "feed"):
             return None
         if event == "line":
             count += 1
