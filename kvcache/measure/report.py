@@ -34,7 +34,7 @@ from .drift import drift, teacher_forced
 from .speed import results, targets
 
 OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are there for some models alone
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BEST = ("Dynamic", "Native 8-bit", "Native 4-bit", "Native 2-bit", "Sink 4 + 252")  # rows of the measured table that the README has, too
 TOKENS = 1024  # context at which bytes, speed and drift are measured
 DISTANCE = 512  # tokens between a fact and the question about it
