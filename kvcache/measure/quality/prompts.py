@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...chat.conversation import render
@@ -52,7 +52,7 @@ def fitting(loaded: LoadedModel, task: Task, number: int, length: int) -> list[P
     return list(prompts(loaded, task(number, size)))
 
 
-def _largest(fits, limit: int) -> int:
+def _largest(fits: Callable[[int], bool], limit: int) -> int:
     """The largest number from 1 to `limit` that fits, where all below it do; 0 for none."""
     low, high = 0, 1
     while high < limit and fits(high):

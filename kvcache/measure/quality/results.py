@@ -206,7 +206,7 @@ class Report:
 
     def _main(self, row: Row) -> dict[str, Any]:
         figures = {"kl": row.mean_kl, "same_choice": row.same_choice, "perplexity": row.perplexity, "nbytes": row.nbytes, "of_full": row.of_full}
-        found = {name: float(f"{value:.4g}") if name != "nbytes" else value for name, value in figures.items() if not math.isnan(value)}
+        found = {name: round(value) if name == "nbytes" else float(f"{value:.4g}") for name, value in figures.items() if not math.isnan(value)}
         return found | {mode: [row.kept(mode).hits, row.kept(mode).count] for mode in self.modes}
 
     def where(self) -> str:
@@ -214,8 +214,8 @@ class Report:
         on, to = self.machine, self.settings
         ends = " It was stopped before its end." if to.get("stopped") else ""
         return (
-            f"{to.get('model')} in {to.get('dtype')}, {on['date']}, {on['cpu']}, torch {on['torch']}, transformers {on['transformers']}. {to.get('passages')} passages of {to.get('tokens'):,} tokens and "
-            f"{to.get('forced'):,} that follow one by one, of {to.get('text')}; {to.get('cases')} cases a cell; seed {to.get('seed')}; prompts fed {'at once' if not to.get('chunk') else str(to['chunk']) + ' tokens at a time'}.{ends}"
+            f"{to.get('model')} in {to.get('dtype')}, {on['date']}, {on['cpu']}, torch {on['torch']}, transformers {on['transformers']}. Passages: {to.get('passages')} of {to.get('tokens'):,} tokens, and "
+            f"{to.get('forced'):,} that follow one by one, of {to.get('text')}. Cases of a task: {to.get('cases')}; seed {to.get('seed')}; prompts fed {'at once' if not to.get('chunk') else str(to['chunk']) + ' tokens at a time'}.{ends}"
         )
 
 
@@ -269,13 +269,13 @@ def flat(row: Row) -> dict[str, Any]:
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
-COLUMNS = ("cache", "bytes", "of full", "mean KL", "passages", "same choice", "perplexity")
+COLUMNS = ("cache", "bytes", "of full", "mean KL", "of passages", "same choice", "perplexity")
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row under COLUMNS."""
-    low, high = row.kl_range
-    return row.label, f"{row.nbytes:,.0f}", f"{row.of_full:.1%}", kl_text(row.mean_kl), f"{kl_text(low)}-{kl_text(high)}", f"{row.same_choice:.1%}", f"{row.perplexity:.2f}"
+    low, high = map(kl_text, row.kl_range)
+    return row.label, f"{row.nbytes:,.0f}", f"{row.of_full:.1%}", kl_text(row.mean_kl), low if low == high else f"{low} to {high}", f"{row.same_choice:.1%}", f"{row.perplexity:.2f}"
 
 
 def kl_text(kl: float) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from ...catalog import first_fitting
-from ...chat.engine import room_left
 from ...chat.models import LoadedModel
 from ...memory import measure_memory
 from ..drift import drift, teacher_forced
