@@ -25,7 +25,7 @@ from .saving import CacheFileError, fingerprint, read
 from .validation import whole_number
 from .weights import device_of
 
-ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
+ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "evicting", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
 
 def _find_entries() -> dict[str, Entry]:
