@@ -83,7 +83,7 @@ def wilson(hits: int, count: int, z: float = Z) -> tuple[float, float]:
     share, square = hits / count, z * z
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = z / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return 0.0 if hits == 0 else middle - half, 1.0 if hits == count else middle + half  # which rounding would miss
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class _Run:
         self.specs = list({str(spec): spec for spec in (full, *plan.caches)}.values())
         self.total = len(self.specs) * (len(chosen) + plan.questions)
         self.done = 0
+        self.too_long: set[tuple[str, int]] = set()  # tasks and the lengths in which they have no room
 
     def until(self, stop: Callable[[], bool]) -> Iterator[Event]:
         for event in self._events():
@@ -145,12 +146,15 @@ class _Run:
         return Drifted(str(spec), number, len(table), found.mean_kl, found.max_kl, found.same_choice, surprise, memory.used, memory.total)
 
     def _ask(self, task: str, length: int, number: int) -> Iterator[Event]:
-        """One case of a task in every mode and of every cache; a task that is longer than `length` is left out."""
+        """One case of a task in every mode and of every cache; a task of which a case is longer than `length` is left out from there on."""
         try:
-            prompts = fitting(self.loaded, TASKS[task], number + self.plan.seed * SEEDS_APART, length)
+            prompts = [] if (task, length) in self.too_long else fitting(self.loaded, TASKS[task], number + self.plan.seed * SEEDS_APART, length)
         except ValueError as error:
+            prompts = []
+            self.too_long.add((task, length))
+            yield LeftOut(f"{task} at {length:,} tokens", str(error))
+        if not prompts:
             self.done += len(self.specs) * len(self.plan.modes)
-            yield LeftOut(task, str(error))
             return
         for mode in self.plan.modes:
             words = f"{task}, {mode}, {length:,} tokens, case {number + 1} of {self.plan.cases}"

@@ -15,6 +15,7 @@ from ...chat.models import LoadedModel
 WORDS = {"true": True, "false": False}
 USUAL = (
     "quantized:nbits=8", "quantized:nbits=4", "quantized:key_bits=4,value_bits=2", "quantized:nbits=2",
+    "evicting:budget=0.25", "evicting:budget=0.125", "evicting:policy=snapkv,budget=0.25", "evicting:policy=lagkv,budget=0.25",
     "sliding_window:window_length={quarter}", "sink:window_length={half}", "sink:window_length={quarter}", "sink:window_length={eighth}",
 )  # fmt: skip
 
