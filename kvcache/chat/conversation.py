@@ -380,7 +380,8 @@ class Conversation:
         reply_ids: list[int] = []
         stats: Stats | None = None
         try:
-            note = self._rewind(plan.prompt_ids, plan.source_ids)
+            cuts = self._cuts(plan)
+            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
             seen = len(self.cached_ids)
@@ -395,6 +396,7 @@ class Conversation:
                 None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
                 unheard,
                 self.decode,
+                cuts,
             )
             stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
             for event in events:
@@ -470,7 +472,21 @@ class Conversation:
 
     # -- the cache
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int]) -> str:
+    def _cuts(self, plan: _Plan) -> list[int]:
+        """Lengths at which a forward ended when the turns so far were fed: a message at once, its reply token by token.
+
+        A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
+        """
+        if self._make_own_cache is None and not catalog.entry(self.cache_name).lossy:
+            return []
+        cuts = [0]
+        for turn in plan.turns:
+            end = len(turn.prompt_ids) + len(turn.reply_ids)
+            shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), plan.prompt_ids)
+            cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
+        return cuts
+
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
@@ -480,10 +496,11 @@ class Conversation:
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
         shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
-        if shared < seen and not (shared > 0 and self._cut(shared)):
+        target = max((cut for cut in cuts if cut <= shared), default=shared)  # where a forward ended: from there on all is cut as it was
+        if shared < seen and not (target > 0 and self._cut(target)):
             floor = _crop_floor(self.cache, seen)
-            no_way_back = f"this cache can't go back from {seen:,} to {shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
-            self._empty_cache(no_way_back if shared else "")
+            no_way_back = f"this cache can't go back from {seen:,} to {target or shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
+            self._empty_cache((no_way_back if floor > (target or shared) else "read again in the pieces it was read in") if shared else "")
         if not self._fresh_because:
             return ""
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
