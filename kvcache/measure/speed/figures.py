@@ -14,9 +14,9 @@ from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
 COLOURS = {
-    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-evicted)", "dynamic": "var(--kv-keys)", "static": "var(--kv-keys)",
-    "native": "var(--kv-residual)", "fused": "var(--kv-values)", "hqq": "var(--kv-scales)", "quanto": "var(--kv-state)",
-    "window": "var(--kv-text)", "sink": "var(--kv-text)",
+    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text-soft)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
+    "native": "var(--kv-column-1)", "fused": "var(--kv-column-2)", "hqq": "var(--kv-column-3)", "quanto": "var(--kv-column-4)",
+    "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)",
 }  # fmt: skip
 DASHES = {
     "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "dynamic-compiled": "dot", "fused-4-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
@@ -25,8 +25,8 @@ DASHES = {
 SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}  # as dashes tell lines of one colour apart, so these their points
 # The page's own colours in light, for a page that stands alone.
 LIGHT = {
-    "--kv-keys": "#4457e0", "--kv-values": "#10a393", "--kv-scales": "#e8a23d", "--kv-residual": "#8f63dd", "--kv-state": "#d9577a",
-    "--kv-evicted": "#a9b1c2", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
+    "--kv-column-0": "#d9480f", "--kv-column-1": "#a61e4d", "--kv-column-2": "#4f7d0a", "--kv-column-3": "#8a5a00", "--kv-column-4": "#e0318c",
+    "--kv-column-5": "#2f3b52", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
 }  # fmt: skip
 
 
