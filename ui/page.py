@@ -42,7 +42,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
-        wire_api(registry)
+        wire_api(registry, model)
     page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page

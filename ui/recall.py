@@ -10,15 +10,15 @@ from . import html_parts
 
 # Caches that answer alike lie on one line: the wider ones are drawn first.
 STYLES = {
-    "Dynamic": ("var(--kv-keys)", 6, "solid"), "Static": ("var(--kv-text-soft)", 1.5, "dot"), "Offloaded": ("var(--kv-text-soft)", 1.5, "dash"),
-    separation.NO_CACHE: ("var(--kv-text)", 1.5, "dash"), "Native 8-bit": ("var(--kv-values)", 4, "dot"), "Native 4-bit": ("var(--kv-values)", 2, "solid"),
-    "Native 2-bit, keys by token": ("var(--kv-evicted)", 2, "dash"), "Native 2-bit": ("var(--kv-scales)", 2, "solid"), "HQQ 2-bit": ("var(--kv-scales)", 2, "dot"), "HQQ 1-bit": ("var(--kv-scales)", 2, "dash"),
+    "Dynamic": ("var(--kv-column-0)", 6, "solid"), "Static": ("var(--kv-text-soft)", 1.5, "dot"), "Offloaded": ("var(--kv-text-soft)", 1.5, "dash"),
+    separation.NO_CACHE: ("var(--kv-text)", 1.5, "dash"), "Native 8-bit": ("var(--kv-column-2)", 4, "dot"), "Native 4-bit": ("var(--kv-column-2)", 2, "solid"),
+    "Native 2-bit, keys by token": ("var(--kv-column-1)", 2, "dash"), "Native 2-bit": ("var(--kv-column-1)", 2, "solid"), "HQQ 2-bit": ("var(--kv-column-3)", 2, "dot"), "HQQ 1-bit": ("var(--kv-column-3)", 2, "dash"),
     separation.UPSTREAM: ("var(--kv-text-soft)", 2, "solid"),
-    "Window": ("var(--kv-residual)", 3, "solid"), "Sink": ("var(--kv-state)", 2, "dash"), separation.NEVER_TOLD: ("var(--kv-evicted)", 2, "dot"),
+    "Window": ("var(--kv-column-5)", 3, "solid"), "Sink": ("var(--kv-column-4)", 2, "dash"), separation.NEVER_TOLD: ("var(--kv-text-soft)", 2, "dot"),
 }
 
 
-COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of the models that are here, in order
+COLOURS = (*(f"column-{n}" for n in range(6)), "text-soft")  # of the models that are here, in order
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")  # beside the colours, which not everybody tells apart
 
 

@@ -93,8 +93,10 @@
     };
     const draw = async () => {
       waiting = false;
+      element.classList.toggle("kv-has", Boolean(props.value));
       if (!props.value) return empty();
       const { figure, sentence, line } = JSON.parse(props.value);
+      if (figure.layout.height) node.style.height = `${figure.layout.height}px`;
       if (words && words.textContent !== sentence) words.textContent = sentence ?? "";
       if (facts && line !== undefined) facts.innerHTML = line;
       missed = !node.clientWidth;

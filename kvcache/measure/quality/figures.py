@@ -69,7 +69,7 @@ def _point(rows: Sequence[Row], row: Row, x: float, y: float, words: str) -> dic
 
 def _line(points: Sequence[tuple[float, float]]) -> dict:
     xs, ys = [list(axis) for axis in zip(*points)] or ([], [])
-    return {"type": "scatter", "mode": "lines", "name": "best for its bytes", "x": xs, "y": ys, "line": {"color": "var(--kv-evicted)", "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines", "name": "best for its bytes", "x": xs, "y": ys, "line": {"color": "var(--kv-text-soft)", "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
 
 
 def _layout(sizes: Sequence[float], vertical: dict) -> dict:
