@@ -49,9 +49,9 @@ def lead_html() -> str:
 def choice_html(entries: Mapping[str, Any]) -> str:
     """Which cache for whom, with the reason, each a link to its card."""
     rows = "".join(
-        f'<tr><th scope="row">{escape(who)}</th><td><a href="#kv-about-{name}">{escape(entries[name].title)}</a></td><td>{escape(why)}</td></tr>' for who, name, why in CHOICES if name in entries
+        f'<li><span>{escape(who)}</span><a href="#kv-about-{name}">{escape(entries[name].title)}</a><span>{escape(why)}</span></li>' for who, name, why in CHOICES if name in entries
     )
-    return f'<div class="kv-card kv-choice"><h2>Which cache for me?</h2><table>{rows}</table></div>'
+    return f'<div class="kv-card kv-choice"><h2>Which cache for me?</h2><ul>{rows}</ul></div>'
 
 
 def glossary_html() -> str:
