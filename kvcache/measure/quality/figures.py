@@ -10,7 +10,7 @@ from .. import page
 from ..speed.figures import size_text, ticks
 from .results import COLUMNS, Report, Row, answer_cells, answer_heads, cells, columns, kl_text
 
-COLOURS = tuple(f"var(--kv-{name})" for name in ("keys", "residual", "state", "values", "scales", "text", "evicted", "text-soft"))  # of caches' names, in the order of the rows
+COLOURS = tuple(f"var(--kv-{name})" for name in (*(f"column-{n}" for n in range(6)), "text", "text-soft"))  # of caches' names, in the order of the rows
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")  # of those of one name
 LEAST = 1e-7  # nats: what rounding of the logits alone makes, and the lowest that a logarithmic axis shows
 NOTES = (
