@@ -10,8 +10,8 @@ from html import escape
 from ..extras import why_not_imported
 
 LIGHT = {
-    "--kv-keys": "#4457e0", "--kv-values": "#10a393", "--kv-scales": "#e8a23d", "--kv-residual": "#8f63dd", "--kv-state": "#d9577a",
-    "--kv-evicted": "#a9b1c2", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
+    "--kv-column-0": "#d9480f", "--kv-column-1": "#a61e4d", "--kv-column-2": "#4f7d0a", "--kv-column-3": "#8a5a00", "--kv-column-4": "#e0318c",
+    "--kv-column-5": "#2f3b52", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
 }  # fmt: skip
 STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; color: #1b2130; background: #f6f7fa; margin: 0 auto; max-width: 1180px; padding: 16px; }

@@ -10,7 +10,7 @@ from .. import page
 from ..speed.figures import size_text, ticks
 from .results import COLUMNS, Report, Row, answer_cells, answer_heads, cells, columns, kl_text
 
-COLOURS = tuple(f"var(--kv-{name})" for name in ("keys", "residual", "state", "values", "scales", "text", "evicted", "text-soft"))  # of caches' names, in the order of the rows
+COLOURS = tuple(f"var(--kv-{name})" for name in (*(f"column-{n}" for n in range(6)), "text", "text-soft"))  # of caches' names, in the order of the rows
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")  # of those of one name
 LEAST = 1e-7  # nats: what rounding of the logits alone makes, and the lowest that a logarithmic axis shows
 NOTES = (
@@ -69,7 +69,7 @@ def _point(rows: Sequence[Row], row: Row, x: float, y: float, words: str) -> dic
 
 def _line(points: Sequence[tuple[float, float]]) -> dict:
     xs, ys = [list(axis) for axis in zip(*points)] or ([], [])
-    return {"type": "scatter", "mode": "lines", "name": "best for its bytes", "x": xs, "y": ys, "line": {"color": "var(--kv-evicted)", "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines", "name": "best for its bytes", "x": xs, "y": ys, "line": {"color": "var(--kv-text-soft)", "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
 
 
 def _layout(sizes: Sequence[float], vertical: dict) -> dict:

@@ -13,9 +13,9 @@ from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
 COLOURS = {
-    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-evicted)", "dynamic": "var(--kv-keys)", "static": "var(--kv-keys)",
-    "native": "var(--kv-residual)", "fused": "var(--kv-values)", "hqq": "var(--kv-scales)", "quanto": "var(--kv-state)",
-    "window": "var(--kv-text)", "sink": "var(--kv-text)",
+    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text-soft)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
+    "native": "var(--kv-column-1)", "fused": "var(--kv-column-2)", "hqq": "var(--kv-column-3)", "quanto": "var(--kv-column-4)",
+    "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)",
 }  # fmt: skip
 DASHES = {
     "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "dynamic-compiled": "dot", "fused-4-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
