@@ -263,12 +263,15 @@ class Conversation:
         return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
 
     def undo(self) -> str:
-        """Take back the last message and its reply; returns the message. The cache is cut at the next reply."""
+        """Take back the last message and its reply, from the cache too; returns the message. A cache that can't go back is emptied."""
         self._check_idle()
         if not self._turns:
             raise ConversationError("There is nothing to undo: the conversation is empty.")
         *earlier, last = self._turns
         self._turns = tuple(earlier)
+        if self.loaded is not None:
+            ids = self.ids if chats(self.loaded) else []
+            self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
         return last.user
 
     def clear(self) -> None:
@@ -391,11 +394,12 @@ class Conversation:
         self._begin(plan)
         events: Any = iter(())
         try:
-            note = self._rewind(plan.prompt_ids, plan.source_ids)
+            cuts = self._cuts(plan.turns, plan.prompt_ids)
+            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
             written = _Written(plan, len(self.cached_ids), note)
-            events = self._events(plan, unheard, stop)
+            events = self._events(plan, unheard, stop, cuts)
             for event in events:
                 yield self._take(written, event)
         except GeneratorExit:  # the caller broke off: the same as Stop
@@ -412,7 +416,7 @@ class Conversation:
             if self._writing is plan:
                 self._writing = None
 
-    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None) -> Any:
+    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int]) -> Any:
         """The engine's, of what the cache has not seen."""
         seen = len(self.cached_ids)
         return self.generate(
@@ -426,6 +430,7 @@ class Conversation:
             None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
             unheard,
             self.decode,
+            cuts,
         )
 
     def _take(self, written: _Written, event: Event) -> Event:
@@ -497,7 +502,21 @@ class Conversation:
 
     # -- the cache
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int]) -> str:
+    def _cuts(self, turns: Sequence[_Turn], ids: Sequence[int]) -> list[int]:
+        """Lengths of `ids` at which a forward ended when `turns` were fed: a message at once, its reply token by token.
+
+        A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
+        """
+        if self._make_own_cache is None and not catalog.entry(self.cache_name).lossy:
+            return []
+        cuts, ids = [0], tuple(ids)
+        for turn in turns:
+            end = len(turn.prompt_ids) + len(turn.reply_ids)
+            shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), ids)
+            cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
+        return cuts
+
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
@@ -506,15 +525,21 @@ class Conversation:
         if self.heard_ids and self.heard_ids != list(source_ids):
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
-        shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
-        if shared < seen and not (shared > 0 and self._cut(shared)):
-            floor = _crop_floor(self.cache, seen)
-            no_way_back = f"this cache can't go back from {seen:,} to {shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
-            self._empty_cache(no_way_back if shared else "")
+        self._go_back(min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1), cuts)
         if not self._fresh_because:
             return ""
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
         return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
+
+    def _go_back(self, shared: int, cuts: Sequence[int]) -> None:
+        """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
+        seen = len(self.cached_ids)
+        target = max((cut for cut in cuts if cut <= shared), default=shared)
+        if shared >= seen or (target > 0 and self._cut(target)):
+            return
+        back, floor = target or shared, _crop_floor(self.cache, seen)
+        no_way_back = f"this cache can't go back from {seen:,} to {back:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
+        self._empty_cache((no_way_back if floor > back else "read again in the pieces it was read in") if shared else "")
 
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -378,8 +378,10 @@ def _compile_note(loaded: LoadedModel, cache: Any, decode: str, compiled_now: bo
     return f"compiled the decode step in {outcome.seconds:.1f} s, which no rate counts" if compiled_now and outcome.seconds >= 1 else ""
 
 
-def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int) -> Iterator[Sequence[int]]:
+def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int, cuts: Collection[int] = ()) -> Iterator[Sequence[int]]:
     """Cut new ids into what is fed in one forward, given how many tokens the cache has seen.
+
+    `cuts`: lengths of the cache at which a forward ends in any case, so that ids fed again are cut as they were the first time.
 
     Some recurrent models forget their state when a filled cache is fed several tokens at once, and answer on as if
     nothing had happened: they get everything at once on an empty cache, and single tokens afterwards. So do models
@@ -387,8 +389,11 @@ def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: in
     """
     if not loaded.continues_in_chunks:
         chunk = 1 if seen else tokens_at_once(decoder_config(loaded.config), filled=False) or max(len(ids), 1)
-    for start in range(0, len(ids), chunk):
-        yield ids[start : start + chunk]
+    start = 0
+    for end in [*sorted(cut - seen for cut in cuts if seen < cut < seen + len(ids)), len(ids)]:
+        for first in range(start, end, chunk):
+            yield ids[first : min(first + chunk, end)]
+        start, chunk = end, chunk if loaded.continues_in_chunks else 1
 
 
 def room_left(loaded: LoadedModel, cache: Any, seen: int) -> tuple[float, str]:
@@ -433,6 +438,7 @@ class Reply:
         stop_text: str | None = None,
         source_ids: Sequence[int] = (),
         decode: str | None = None,
+        cuts: Collection[int] = (),
     ) -> None:
         self.sampling, self.decode = sampling.check(), checked_decode(decode)
         if not new_ids:
@@ -442,6 +448,7 @@ class Reply:
         if len(new_ids) > left:
             raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
         self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
+        self.cuts = [*cuts, len(seen_ids)]
         self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
         self.watch = Stopwatch()
         self._steps = self._run(list(new_ids), len(seen_ids))
@@ -470,7 +477,7 @@ class Reply:
         logits: torch.Tensor | None = None
         if self.source_ids and not _is_set(stop):
             hear(loaded, cache, self.source_ids)
-        for chunk in prefill_chunks(loaded, new_ids, seen, self.prefill_chunk):
+        for chunk in prefill_chunks(loaded, new_ids, seen, self.prefill_chunk, self.cuts):
             if _is_set(stop):
                 yield done("stopped")
                 return
@@ -508,7 +515,7 @@ def generate_tokens(loaded: LoadedModel, cache: Any, new_ids: Sequence[int], *ar
     beside; by the compiled step once that has passed its trial. "eager": never compiled. "compiled": compiling comes first and is waited for, for measuring
     and tests. Where it fails, decoding is eager and Done's note says why.
     After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
-    picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
+    picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. `cuts`: see `prefill_chunks`. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
     reply = Reply(loaded, cache, new_ids, *arguments, **options)

@@ -67,12 +67,12 @@ class Row:
         self.is_told = True
 
     def begin_anew(self, loaded: LoadedModel) -> None:
-        """Empty the cache, and have it fed all that it had seen: the prompt in chunks, what was picked token by token, as the first time."""
+        """Empty the cache, and have it fed all that it had seen, cut as it was the first time: what was picked token by token."""
         reply = self.reply
         reply.cache.reset()
         seen = reply.ids[: len(reply.ids) - 1]
         prompt, picked = seen[: reply.prompt_length], seen[reply.prompt_length :]
-        self.again = deque([*prefill_chunks(loaded, prompt, 0, reply.prefill_chunk), *([token] for token in picked)])
+        self.again = deque([*prefill_chunks(loaded, prompt, 0, reply.prefill_chunk, reply.cuts), *([token] for token in picked)])
 
 
 class Scheduler:
