@@ -142,6 +142,16 @@ class _Plan:
     sampling: Sampling
 
 
+class _Written:
+    """What there is of a reply: `seen` tokens were in the cache before it."""
+
+    def __init__(self, plan: _Plan, seen: int, note: str) -> None:
+        self.plan, self.seen, self.note = plan, seen, note
+        self.pieces: list[str] = []
+        self.ids: list[int] = []
+        self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+
+
 class Conversation:
     """Messages, token ids and the cache they live in; without `cache_name`, the first of the catalog that suits the model.
 
@@ -149,6 +159,7 @@ class Conversation:
     an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
     events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own. `decode`: as of `engine.generate_tokens`.
+    `generate`: what makes the events; `scheduler.generate_tokens` has conversations on one model write at once.
     """
 
     def __init__(
@@ -161,6 +172,7 @@ class Conversation:
         make_cache: Callable[[], Any] | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         decode: str | None = None,
+        generate: Callable[..., Iterator[Event]] = generate_tokens,
     ) -> None:
         self.loaded = loaded
         self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
@@ -169,6 +181,7 @@ class Conversation:
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
         self.decode = checked_decode(decode)
+        self.generate = generate
         self._make_own_cache = make_cache
         self._turns: tuple[_Turn, ...] = ()
         self._beginning = threading.Lock()
@@ -209,7 +222,7 @@ class Conversation:
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
         self._check_ready()
-        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode)
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode, generate=self.generate)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
@@ -250,12 +263,15 @@ class Conversation:
         return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
 
     def undo(self) -> str:
-        """Take back the last message and its reply; returns the message. The cache is cut at the next reply."""
+        """Take back the last message and its reply, from the cache too; returns the message. A cache that can't go back is emptied."""
         self._check_idle()
         if not self._turns:
             raise ConversationError("There is nothing to undo: the conversation is empty.")
         *earlier, last = self._turns
         self._turns = tuple(earlier)
+        if self.loaded is not None:
+            ids = self.ids if chats(self.loaded) else []
+            self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
         return last.user
 
     def clear(self) -> None:
@@ -376,62 +392,68 @@ class Conversation:
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
         self._begin(plan)
-        pieces: list[str] = []
-        reply_ids: list[int] = []
-        stats: Stats | None = None
+        events: Any = iter(())
         try:
-            note = self._rewind(plan.prompt_ids, plan.source_ids)
+            cuts = self._cuts(plan.turns, plan.prompt_ids)
+            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
-            seen = len(self.cached_ids)
-            events = generate_tokens(
-                self.loaded,
-                self.cache,
-                plan.prompt_ids[seen:],
-                plan.prompt_ids[:seen],
-                plan.sampling,
-                stop,
-                self.prefill_chunk,
-                None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
-                unheard,
-                self.decode,
-            )
-            stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+            written = _Written(plan, len(self.cached_ids), note)
+            events = self._events(plan, unheard, stop, cuts)
             for event in events:
-                if isinstance(event, Prefill):
-                    self.heard_ids = list(plan.source_ids)
-                    self.cached_ids = list(plan.prompt_ids[: seen + event.done])
-                    stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
-                elif isinstance(event, Token):
-                    self.cached_ids += reply_ids[-1:]
-                    reply_ids.append(event.id)
-                    pieces.append(event.text)
-                    stats = replace(
-                        stats,
-                        generated=len(reply_ids),
-                        time_to_first_token=stats.time_to_first_token or event.seconds,
-                        cache_nbytes=event.snapshot.total,
-                    )
-                elif isinstance(event, Done):
-                    pieces.append(event.text)
-                    if not reply_ids:
-                        note = _join(note, "stopped before the first token: the message was taken back")
-                    stats = replace(event.stats, note=_join(note, event.stats.note))
-                    event = replace(event, stats=stats)
-                    self._keep(plan, pieces, reply_ids, stats)
-                    self._writing = None  # whoever hears Done may go on at once
-                yield event
+                yield self._take(written, event)
         except GeneratorExit:  # the caller broke off: the same as Stop
+            self._take_rest(written, events)
             if self._writing is plan:
-                self._keep(plan, pieces, reply_ids, stats)
+                self._keep(written)
             raise
         except BaseException:
+            getattr(events, "close", int)()
             if self._writing is plan:
                 self._renew_cache("the cache was rebuilt after an error")
             raise
         finally:
             if self._writing is plan:
                 self._writing = None
+
+    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int]) -> Any:
+        """The engine's, of what the cache has not seen."""
+        seen = len(self.cached_ids)
+        return self.generate(
+            self.loaded,
+            self.cache,
+            plan.prompt_ids[seen:],
+            plan.prompt_ids[:seen],
+            plan.sampling,
+            stop,
+            self.prefill_chunk,
+            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
+            unheard,
+            self.decode,
+            cuts,
+        )
+
+    def _take(self, written: _Written, event: Event) -> Event:
+        """Note what an event says of the cache and the reply; the event as it is handed on."""
+        plan, stats = written.plan, written.stats
+        if isinstance(event, Prefill):
+            self.heard_ids = list(plan.source_ids)
+            self.cached_ids = list(plan.prompt_ids[: written.seen + event.done])
+            written.stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Token):
+            self.cached_ids += written.ids[-1:]
+            written.ids.append(event.id)
+            written.pieces.append(event.text)
+            first = stats.time_to_first_token or event.seconds
+            written.stats = replace(stats, generated=len(written.ids), time_to_first_token=first, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Done):
+            written.pieces.append(event.text)
+            note = written.note if written.ids else _join(written.note, "stopped before the first token: the message was taken back")
+            written.stats = replace(event.stats, note=_join(note, event.stats.note))
+            event = replace(event, stats=written.stats)
+            self._keep(written)
+            self._writing = None  # whoever hears Done may go on at once
+        return event
 
     def _begin(self, plan: _Plan) -> None:
         with self._beginning:  # of two threads that ask at once, one is told to wait
@@ -440,22 +462,32 @@ class Conversation:
                 raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
             self._writing = plan
 
-    def _keep(self, plan: _Plan, pieces: list[str], reply_ids: list[int], stats: Stats | None) -> None:
+    def _take_rest(self, written: _Written, events: Any) -> None:
+        """Stop the reply, and take in what was written while the caller looked away."""
+        events.close()
+        try:
+            for event in events:
+                self._take(written, event)
+        except Exception:
+            self._renew_cache("the cache was rebuilt after an error")
+
+    def _keep(self, written: _Written) -> None:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
-        if not reply_ids:
+        plan, ids = written.plan, written.ids
+        if not ids:
             return
         self._fresh_because = ""  # this reply's note has said it
-        reply = "".join(pieces)
+        reply = "".join(written.pieces)
         turn = _Turn(
             plan.user,
             reply,
             plan.prompt_text,
             plan.opening,
             plan.prompt_ids,
-            tuple(reply_ids),
-            self._end_of(reply, reply_ids),
+            tuple(ids),
+            self._end_of(reply, ids),
             plan.sampling.seed,
-            stats,
+            written.stats,
             self.sampling.seed if plan.sampling.temperature > 0 else None,
         )
         self._turns = (*plan.turns, turn)
@@ -470,7 +502,21 @@ class Conversation:
 
     # -- the cache
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int]) -> str:
+    def _cuts(self, turns: Sequence[_Turn], ids: Sequence[int]) -> list[int]:
+        """Lengths of `ids` at which a forward ended when `turns` were fed: a message at once, its reply token by token.
+
+        A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
+        """
+        if self._make_own_cache is None and not catalog.entry(self.cache_name).lossy:
+            return []
+        cuts, ids = [0], tuple(ids)
+        for turn in turns:
+            end = len(turn.prompt_ids) + len(turn.reply_ids)
+            shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), ids)
+            cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
+        return cuts
+
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
@@ -479,15 +525,21 @@ class Conversation:
         if self.heard_ids and self.heard_ids != list(source_ids):
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
-        shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
-        if shared < seen and not (shared > 0 and self._cut(shared)):
-            floor = _crop_floor(self.cache, seen)
-            no_way_back = f"this cache can't go back from {seen:,} to {shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
-            self._empty_cache(no_way_back if shared else "")
+        self._go_back(min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1), cuts)
         if not self._fresh_because:
             return ""
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
         return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
+
+    def _go_back(self, shared: int, cuts: Sequence[int]) -> None:
+        """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
+        seen = len(self.cached_ids)
+        target = max((cut for cut in cuts if cut <= shared), default=shared)
+        if shared >= seen or (target > 0 and self._cut(target)):
+            return
+        back, floor = target or shared, _crop_floor(self.cache, seen)
+        no_way_back = f"this cache can't go back from {seen:,} to {back:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
+        self._empty_cache((no_way_back if floor > back else "read again in the pieces it was read in") if shared else "")
 
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:
