@@ -1115,7 +1115,7 @@ def test_pairs_are_compared_on_what_their_encoder_read(model):
     assert static["agreement"] == 1.0 and static["mean_kl"] < 1e-6
     assert first["times_smaller_than_dynamic"] == pytest.approx(first["used_nbytes"] / first["nbytes"], abs=1e-3) and comparison.heard == comparison.columns[0].conversation.heard_ids
     if model == "reader":
-        assert rounded["mean_kl"] > 0 and rounded["times_smaller_than_dynamic"] > 1.3
+        assert rounded["mean_kl"] > 0 and first["used_nbytes"] > 1.3 * rounded["used_nbytes"]
     assert rounded["cache"] == "Native 2-bit + cross"
     assert json.loads(compare_view.chart_value(comparison))["figure"]["data"][-1]["y"][-1] == first["used_nbytes"]
 

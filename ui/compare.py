@@ -18,7 +18,6 @@ from .charts import POINT, History, decimate, used_nbytes
 from .state import Settings, sampling_of
 from .view import dynamic_nbytes
 
-
 REFUSED = "refused"  # a turn's reason where its column had no room for the message
 LONGEST_ANSWER = 40  # words
 
