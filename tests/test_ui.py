@@ -25,7 +25,7 @@ from kvcache import catalog
 from kvcache.chat import models
 from kvcache.chat.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot
-from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, recall, token_ribbon, view
+from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, learn_pictures, recall, token_ribbon, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, compared_length, wanted_columns
 from ui.pending import AGAIN, Outbox
@@ -319,17 +319,36 @@ def test_a_long_ribbon_shares_cells_and_never_hides_the_sinks():
 @pytest.mark.parametrize("name", list(kvcache.ENTRIES))
 def test_the_learn_card_shows_what_the_cache_itself_says(name):
     card = learn.card_html(kvcache.ENTRIES[name])
-    assert kvcache.ENTRIES[name].title in card
-    if name in SMALL:
-        assert "kv-cells" in card
+    assert kvcache.ENTRIES[name].title in card and "kv-cells" in card
     assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
 
 
-def test_the_recall_chart_has_a_line_for_every_cache_and_says_the_furthest_shares():
-    rows = [{"label": label, "recalled": {"64": 0.9, "512": share}, "same": {}} for label, share in (("Dynamic", 0.8), ("Window 256", 0.0))]
-    value = json.loads(recall.chart_value({"questions": 50, "rows": rows}))
-    assert [(line["name"], line["x"], line["y"]) for line in value["figure"]["data"]] == [("Dynamic", [64, 512], [0.9, 0.8]), ("Window 256", [64, 512], [0.9, 0.0])]
-    assert value["sentence"] == "Answered right 512 tokens after the telling: Dynamic 80%, Window 256 0%." and "50" in value["line"]
+def test_pictures_are_of_what_the_caches_do_to_each_kind_of_layer():
+    def of(name):
+        return re.sub(r'<i class="[^"]*"></i>|</?(div|ul|li|b|p)[^>]*>', " ", learn_pictures.picture_html(kvcache.ENTRIES[name]))
+
+    assert "sink 4" in " ".join(of("sink").split()) and "evicted 144" in " ".join(of("evicting").split())
+    hybrid, mixed = (" ".join(of(name).split()) for name in ("hybrid", "hybrid_mamba"))
+    assert "a full-attention layer full precision 400" in hybrid and "a sliding-window layer full precision 128 evicted 272" in hybrid
+    assert "a recurrent layer summed up in the state 400" in mixed
+
+
+def test_who_is_told_to_take_a_cache_is_led_to_its_card():
+    choice, cards = learn.choice_html(kvcache.ENTRIES), learn.cards_html(kvcache.ENTRIES)
+    links = re.findall('href="#([^"]+)"', choice)
+    assert len(links) == len(learn.CHOICES) and all(f'id="{link}"' in cards for link in links)
+
+
+def test_the_recall_chart_names_a_few_lines_at_their_ends_and_says_the_furthest_shares():
+    shares = {"Dynamic": 0.95, "Static 2048": 0.95, "Native 4-bit": 0.95, "Native 2-bit": 0.9, "Native 2-bit, keys by token": 0.1, "Window 256": 0.0}
+    rows = [{"label": label, "recalled": {"64": 0.9, "512": share}, "same": {}} for label, share in shares.items()]
+    value = json.loads(recall.chart_value(recall.of_caches({"questions": 50, "rows": rows})))
+    lines, names = value["figure"]["data"], value["figure"]["layout"]["annotations"]
+    assert [(line["name"], line["y"][-1]) for line in lines] == [("full cache", 0.95), ("4 bits", 0.95), ("2 bits, keys by token", 0.1), ("window of 256", 0.0)]
+    assert value["sentence"] == "Answered right 512 tokens after the telling: full cache 95%, 4 bits 95%, 2 bits, keys by token 10%, window of 256 0%." and "50" in value["line"]
+    heights = [name["y"] for name in names]
+    assert [name["text"] for name in names] == [line["name"] for line in lines]
+    assert abs(heights[0] - heights[1]) >= recall.APART - 1e-9 and max(heights) <= 1 + 1e-9
 
 
 # -- words -------------------------------------------------------------------------------------------------------

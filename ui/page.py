@@ -13,7 +13,7 @@ from . import layout, measure_events, recall
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
-from .learn import cards_html, lead_html
+from .learn import cards_html, choice_html, glossary_html, lead_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
@@ -37,8 +37,8 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 measure = measure_events.make_tab()
             with gr.Tab("Learn"):
                 of_caches, of_models = separation.read(), evaluate.shipped()
-                charts = of_caches and recall.chart_value(of_caches), of_models and recall.chart_value(recall.of_models(of_models))
-                layout.learn_tab(lead_html(), cards_html(ENTRIES), *charts)
+                charts = of_caches and recall.chart_value(recall.of_caches(of_caches)), of_models and recall.chart_value(recall.of_models(of_models))
+                layout.learn_tab(lead_html(), choice_html(ENTRIES), cards_html(ENTRIES), glossary_html(), *charts)
         wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
