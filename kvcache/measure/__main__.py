@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = {"speed": "kvcache.measure.speed.command"}  # what -> the module whose main() takes the other arguments
+COMMANDS = {"speed": "kvcache.measure.speed.command", "replay": "kvcache.measure.replay"}  # what -> the module whose main() takes the other arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
