@@ -7,6 +7,7 @@ from .batch import Batch, decode
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
+from .caches.evicting import EvictingCache
 from .caches.hybrid import HybridCache
 from .caches.hybrid_mamba import HybridMambaAttentionDynamicCache
 from .caches.mamba import MambaCache
@@ -33,6 +34,7 @@ __all__ = [
     "CropError",
     "DynamicCache",
     "EncoderDecoderCache",
+    "EvictingCache",
     "HQQQuantizedCache",
     "HybridCache",
     "HybridMambaAttentionDynamicCache",

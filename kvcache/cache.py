@@ -80,6 +80,7 @@ class Cache(transformers.Cache):
     made_for: "Made | None" = None  # the model that `create` was given
     shift: "Shift | None" = None  # of the positions behind pictures, where `feed` filled it
     torn: str = ""  # why layers may hold parts of a forward that others do not: then only `reset` helps
+    at_once: int | None = None  # most tokens that `feed` gives it in one forward
     takes_left_padding: bool = True  # are rows right whose first tokens are padding? Where not, such a forward is refused.
 
     def __init__(self, layers: list | None = None, new_layer: Callable[[], Layer] | None = None):

@@ -25,7 +25,7 @@ from .saving import CacheFileError, fingerprint, read
 from .validation import whole_number
 from .weights import device_of
 
-ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
+ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "evicting", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
 
 def _find_entries() -> dict[str, Entry]:
@@ -109,8 +109,7 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
-    parameters = {name: value for name, value in header["parameters"].items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
-    cache = create(header["cache"], model, **parameters)
+    cache = create(header["cache"], model, **_parameters(header["cache"], header["parameters"]))
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:
         raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
@@ -125,3 +124,10 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
         cache.restored()
     cache.token_ids = header["token_ids"]
     return cache
+
+
+def _parameters(name: str, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a cache in a file, which may be older than some of them."""
+    given = {name: value for name, value in saved.items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
+    older = {each.name: each.unsaved for each in entry(name).known(given).values() if each.unsaved is not None}
+    return older | given

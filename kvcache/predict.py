@@ -22,6 +22,7 @@ class Shape:
     value_dim: int
     itemsize: int
     state: StateShape | None = None  # of a recurrent layer
+    query_heads: int = 0
 
     @property
     def key_nbytes(self) -> int:
@@ -53,7 +54,7 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
         return Shape(batch, 0, 0, 0, itemsize)
     heads = _falcon_heads(config) if config.model_type == "falcon" else _key_value_heads(config)
     dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // config.num_attention_heads
-    return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize)
+    return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize, query_heads=config.num_attention_heads)
 
 
 def _key_value_heads(config: PreTrainedConfig) -> int:

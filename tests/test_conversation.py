@@ -296,6 +296,38 @@ def test_a_window_that_can_not_go_back_is_recomputed_and_says_so(name):
     assert conversation.messages[:2] == other.messages
 
 
+@pytest.mark.parametrize("name", ["sliding_window", "sink", "quantized"])
+def test_a_cache_that_forgets_or_rounds_says_the_same_again_however_it_was_made_to_recompute(name):
+    """On a conversation that is read again at once instead of turn by turn these caches hold something else, and go on otherwise."""
+    conversation = chat(cache_name=name)
+    for text in ("Hello there", WORDS * 3, "x", "Tell me more"):
+        say(conversation, text)
+    ids = conversation.ids
+    list(conversation.regenerate())
+    assert conversation.ids == ids
+    say(conversation, conversation.undo())
+    assert conversation.ids == ids
+    conversation.release()
+    list(conversation.regenerate())
+    assert conversation.ids == ids
+    elsewhere = conversation.with_cache("dynamic").with_cache(name, SMALL[name])
+    list(elsewhere.regenerate())
+    assert elsewhere.ids == ids
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "sink", "quantized"])
+def test_what_is_read_again_is_cut_as_it_was(name):
+    conversation = chat(make_model("llama"), cache_name=name, prefill_chunk=16)
+    fed = count_fed(conversation.loaded)
+    for text in ("Hello there", WORDS * 3):
+        say(conversation, text)
+    before = list(fed)
+    fed.clear()
+    conversation.release()
+    list(conversation.regenerate())
+    assert fed == before
+
+
 def test_regenerate_says_the_same_again_when_greedy_and_feeds_one_token():
     conversation = chat()
     say(conversation, "Hello there")

@@ -4,9 +4,11 @@ import csv
 import gc
 import io
 import json
+import re
 import threading
 import weakref
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +25,7 @@ from kvcache import catalog
 from kvcache.chat import models
 from kvcache.chat.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot
-from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, recall, token_ribbon, view
+from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, learn_pictures, recall, token_ribbon, view
 from ui.charts import History
 from ui.compare import Comparison, Turn, compared_length, wanted_columns
 from ui.pending import AGAIN, Outbox
@@ -155,7 +157,8 @@ def test_wide_ranges_are_number_fields_and_narrow_ones_sliders():
 # -- charts ------------------------------------------------------------------------------------------------------
 
 def test_the_memory_figure_stacks_every_kind_by_layer_in_its_own_colour():
-    figure = charts.memory_figure(snapshot(10, layers=3))
+    other = LayerMemory(keys=640, values=640, scales=8, residual=17, reserved=100)
+    figure = charts.memory_figure(Snapshot(10, 10, (*snapshot(10, layers=2).layers, other), (10,) * 3))
     bars = [trace for trace in figure["data"] if trace["type"] == "bar"]
     assert [bar["name"] for bar in bars] == ["keys", "values", "scales", "residual", "reserved"]
     assert all(len(bar["x"]) == 3 and bar["marker"]["color"] == f"var(--kv-{bar['name']})" for bar in bars)
@@ -168,8 +171,14 @@ def test_state_joins_the_legend_only_where_a_model_has_it():
     assert "state" in names
 
 
+def test_layers_that_are_alike_are_one_bar_of_all_their_bytes():
+    bars = [trace for trace in charts.memory_figure(snapshot(10, layers=28))["data"] if trace["type"] == "bar"]
+    assert all(len(bar["x"]) == 1 and bar["y"] == ["28 layers"] for bar in bars) and bars[0]["x"] == [28 * 640]
+
+
 def test_28_layers_keep_few_labels():
-    axis = charts.memory_figure(snapshot(10, layers=28))["layout"]["yaxis"]
+    layers = tuple(LayerMemory(keys=64 * n) for n in range(1, 29))
+    axis = charts.memory_figure(Snapshot(10, 10, layers, (10,) * 28))["layout"]["yaxis"]
     assert len(axis["tickvals"]) <= charts.MAX_LABELLED_LAYERS and axis["tickvals"][0] == 0
 
 
@@ -220,8 +229,60 @@ def test_the_window_of_a_conversations_cache_is_marked(name, parameters, window)
     assert marked == ([f"window {window}"] if window else [])
 
 
-def test_an_empty_history_is_a_figure_too():
-    assert charts.history_figure(History(), lambda tokens: 0)["data"]
+def test_a_chunk_is_a_step_and_not_a_slope():
+    """What was held while a chunk was fed is not known: a straight line over it would say that a static cache grows."""
+    history = History()
+    history.start_turn()
+    history.add(Prefill(142, 142, 0.1, snapshot(142)))
+    figure, other = charts.history_figure(history, lambda tokens: 1000 * tokens), charts.compare_figure([("a", history)], lambda tokens: 1000)
+    assert {trace["line"]["shape"] for trace in figure["data"] + other["data"]} == {"hv"}
+    assert [point[0] for point in history.points] == [0, 142]
+
+
+@pytest.mark.parametrize("name", ["static", "sliding_window"])
+def test_what_never_grew_is_not_drawn_as_growing(name):
+    session = Session("s")
+    say(session, WORDS * 6, settings(name))
+    total, held = [point[4] for point in session.history.points[1:]], [point[2] for point in session.history.points[1:]]
+    assert len(set(total)) == 1 if name == "static" else max(held) <= 32
+
+
+def test_nothing_is_drawn_of_a_cache_that_holds_nothing():
+    session = Session("s")
+    session.prepare(settings())
+    assert view.charts_at_rest(session)[:2] == ("", "")
+    assert view.memory_chart(take_snapshot(session.conversation.cache)) == ""
+
+
+@pytest.mark.parametrize("name", ["dynamic", "quantized", "sink"])
+def test_undo_takes_the_turn_out_of_charts_facts_and_ribbon(tab, name):
+    session = Session("s")
+    turn(tab, session, WORDS, settings(name))
+    points, seen = list(session.history.points), len(session.conversation.cached_ids)
+    turn(tab, session, WORDS * 3, settings(name))
+    list(events.reply(tab, Registry(), session, settings(name), events.again))
+    assert session.undo() == WORDS * 3
+    memory, history, ribbon = view.charts_at_rest(session)
+    assert session.history.points == points and session.history.turns == [0]
+    if name == "sink":  # which can't go back
+        assert (memory, history) == ("", "") and "kv-cells" not in ribbon and "can't go back" in view.after_undo(session)
+    else:
+        assert f"seen <b>{seen}</b>" in json.loads(history)["line"] and "not yet cached <b>1</b>" in ribbon and view.after_undo(session) == ""
+    session.undo()
+    assert view.charts_at_rest(session)[:2] == ("", "") and session.history.turns == []
+
+
+def test_three_families_of_colours_share_none():
+    """A colour that means keys in one picture must not mean a column in the next."""
+    css = (Path(ui.__file__).parent / "assets" / "page.css").read_text()
+    for block in css.split("body.dark {")[0:2]:
+        colours = dict(re.findall(r"--kv-([\w-]+): (#[0-9a-f]{6})", block.split("}")[0]))
+        kinds = {colours[kind] for kind in charts.KINDS}
+        columns = {colours[name] for name in colours if name.startswith("column")}
+        fates = {colours["ink"], colours["ink-soft"]}
+        assert len(kinds) == len(charts.KINDS) and not kinds & columns and not kinds & fates and not (columns - {colours["column-5"]}) & fates
+    used = re.findall(r"var\(--kv-([\w-]+)\)", "".join(line for line in css.splitlines() if line.startswith(".fate-")))
+    assert not set(used) & set(charts.KINDS)
 
 
 @pytest.mark.parametrize("nbytes, words", [(0, "0 B"), (938, "938 B"), (187_400, "187 kB"), (1_340_000, "1.34 MB"), (999_999, "1 MB")])
@@ -258,17 +319,36 @@ def test_a_long_ribbon_shares_cells_and_never_hides_the_sinks():
 @pytest.mark.parametrize("name", list(kvcache.ENTRIES))
 def test_the_learn_card_shows_what_the_cache_itself_says(name):
     card = learn.card_html(kvcache.ENTRIES[name])
-    assert kvcache.ENTRIES[name].title in card
-    if name in SMALL:
-        assert "kv-cells" in card
+    assert kvcache.ENTRIES[name].title in card and "kv-cells" in card
     assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
 
 
-def test_the_recall_chart_has_a_line_for_every_cache_and_says_the_furthest_shares():
-    rows = [{"label": label, "recalled": {"64": 0.9, "512": share}, "same": {}} for label, share in (("Dynamic", 0.8), ("Window 256", 0.0))]
-    value = json.loads(recall.chart_value({"questions": 50, "rows": rows}))
-    assert [(line["name"], line["x"], line["y"]) for line in value["figure"]["data"]] == [("Dynamic", [64, 512], [0.9, 0.8]), ("Window 256", [64, 512], [0.9, 0.0])]
-    assert value["sentence"] == "Answered right 512 tokens after the telling: Dynamic 80%, Window 256 0%." and "50" in value["line"]
+def test_pictures_are_of_what_the_caches_do_to_each_kind_of_layer():
+    def of(name):
+        return re.sub(r'<i class="[^"]*"></i>|</?(div|ul|li|b|p)[^>]*>', " ", learn_pictures.picture_html(kvcache.ENTRIES[name]))
+
+    assert "sink 4" in " ".join(of("sink").split()) and "evicted 144" in " ".join(of("evicting").split())
+    hybrid, mixed = (" ".join(of(name).split()) for name in ("hybrid", "hybrid_mamba"))
+    assert "a full-attention layer full precision 400" in hybrid and "a sliding-window layer full precision 128 evicted 272" in hybrid
+    assert "a recurrent layer summed up in the state 400" in mixed
+
+
+def test_who_is_told_to_take_a_cache_is_led_to_its_card():
+    choice, cards = learn.choice_html(kvcache.ENTRIES), learn.cards_html(kvcache.ENTRIES)
+    links = re.findall('href="#([^"]+)"', choice)
+    assert len(links) == len(learn.CHOICES) and all(f'id="{link}"' in cards for link in links)
+
+
+def test_the_recall_chart_names_a_few_lines_at_their_ends_and_says_the_furthest_shares():
+    shares = {"Dynamic": 0.95, "Static 2048": 0.95, "Native 4-bit": 0.95, "Native 2-bit": 0.9, "Native 2-bit, keys by token": 0.1, "Window 256": 0.0}
+    rows = [{"label": label, "recalled": {"64": 0.9, "512": share}, "same": {}} for label, share in shares.items()]
+    value = json.loads(recall.chart_value(recall.of_caches({"questions": 50, "rows": rows})))
+    lines, names = value["figure"]["data"], value["figure"]["layout"]["annotations"]
+    assert [(line["name"], line["y"][-1]) for line in lines] == [("full cache", 0.95), ("4 bits", 0.95), ("2 bits, keys by token", 0.1), ("window of 256", 0.0)]
+    assert value["sentence"] == "Answered right 512 tokens after the telling: full cache 95%, 4 bits 95%, 2 bits, keys by token 10%, window of 256 0%." and "50" in value["line"]
+    heights = [name["y"] for name in names]
+    assert [name["text"] for name in names] == [line["name"] for line in lines]
+    assert abs(heights[0] - heights[1]) >= recall.APART - 1e-9 and max(heights) <= 1 + 1e-9
 
 
 # -- words -------------------------------------------------------------------------------------------------------

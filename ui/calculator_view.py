@@ -8,7 +8,7 @@ from html import escape
 from kvcache.measure.calculator import Calculation, Cost, Device, Fit, to_csv
 
 from . import html_parts
-from .charts import KINDS, RARE_KINDS, human_bytes, ratio_text
+from .charts import KINDS, human_bytes, ratio_text
 
 HEADS = ("Cache", "Bytes", "of each user", "Times smaller", "On the device", "Most users", "Longest context")
 
@@ -99,7 +99,7 @@ def figure(found: Calculation, device: Device) -> dict:
     names, users = [cost.label for cost in found.costs], found.workload.users
     amounts = [{kind: users * nbytes for kind, nbytes in cost.memory.by_kind().items()} for cost in found.costs]
     totals = [sum(each.values()) for each in amounts]
-    data = [_bars(kind, [each[kind] for each in amounts], names) for kind in KINDS if kind not in RARE_KINDS or any(each[kind] for each in amounts)]
+    data = [_bars(kind, [each[kind] for each in amounts], names) for kind in KINDS if any(each[kind] for each in amounts)]
     data.append({"type": "scatter", "mode": "text", "x": totals, "y": names, "text": [f" {human_bytes(n)}" for n in totals], "textposition": "middle right",
                  "cliponaxis": False, "hoverinfo": "skip", "textfont": {"size": 11, "color": "var(--kv-text-soft)"}})
     layout = {"barmode": "stack", "bargap": 0.3, "margin": {"l": 128, "r": 62, "t": 18, "b": 30},

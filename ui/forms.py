@@ -215,4 +215,4 @@ def parameter_widget(parameter, value, elem_id: str, titles: Mapping[str, str]) 
         return gr.Radio(choices=[(titles.get(choice, str(choice)), choice) for choice in parameter.choices], **common)
     if is_slider(parameter):
         return gr.Slider(minimum=parameter.minimum, maximum=parameter.maximum, step=parameter.step, **common)
-    return gr.Number(precision=0, step=parameter.step or 1, **common)
+    return gr.Number(precision=0 if parameter.kind == "int" else None, step=parameter.step or 1, **common)

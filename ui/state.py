@@ -110,6 +110,14 @@ class Session:
         return (f"Changed the {' and the '.join(changed)}: the messages stay, and their tokens are computed again on a new "
                 "cache.")
 
+    def undo(self) -> str:
+        """Take back the last message and its reply, from the cache and the charts too; returns the message, "" where there is none. Raises ValueError as the conversation does."""
+        if not self.holds_messages:
+            return ""
+        text = self.conversation.undo()
+        self.history.undo_turn()
+        return text
+
     @property
     def stats(self) -> list:
         """Figures of every reply, None where they are not known."""

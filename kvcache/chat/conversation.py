@@ -230,11 +230,13 @@ class Conversation:
     def fork(self, turns: int | None = None) -> Conversation:
         """A branch that goes on from the first `turns`, or from all: its cache shares its bytes with this one's until one of the two writes.
 
-        The next reply of a branch from earlier cuts its cache back, or computes again where that cannot go back.
+        That of a branch from earlier is cut back, or emptied where it cannot go back; then the next reply computes again and says so.
         """
         self._check_ready()
-        other = self.with_turns(self._turns[:turns], self._fresh_because)
-        return other.on(self.cache.fork(), self.cached_ids, self.heard_ids)
+        other = self.with_turns(self._turns[:turns], self._fresh_because).on(self.cache.fork(), self.cached_ids, self.heard_ids)
+        if len(other.turns) < len(self.turns):
+            other._go_back_to_turns()
+        return other
 
     # -- what it holds
 
@@ -277,12 +279,14 @@ class Conversation:
         return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
 
     def undo(self) -> str:
-        """Take back the last message and its reply; returns the message. The cache is cut at the next reply."""
+        """Take back the last message and its reply, from the cache too; returns the message. A cache that can't go back is emptied."""
         self._check_idle()
         if not self._turns:
             raise ConversationError("There is nothing to undo: the conversation is empty.")
         *earlier, last = self._turns
         self._turns = tuple(earlier)
+        if self.loaded is not None:
+            self._go_back_to_turns()
         return last.user
 
     def clear(self) -> None:
@@ -407,7 +411,8 @@ class Conversation:
         reply_ids: list[int] = []
         stats: Stats | None = None
         try:
-            note = self._rewind(plan.prompt_ids, plan.source_ids)
+            cuts = self._cuts(plan.turns, plan.prompt_ids)
+            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
             seen = len(self.cached_ids)
@@ -422,6 +427,7 @@ class Conversation:
                 None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
                 unheard,
                 self.decode,
+                cuts,
             )
             stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
             for event in events:
@@ -498,7 +504,21 @@ class Conversation:
 
     # -- the cache
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int]) -> str:
+    def _cuts(self, turns: Sequence[Turn], ids: Sequence[int]) -> list[int]:
+        """Lengths of `ids` at which a forward ended when `turns` were fed: a message at once, its reply token by token.
+
+        A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
+        """
+        if self._make_own_cache is None and not catalog.entry(self.cache_name).lossy:
+            return []
+        cuts, ids = [0], tuple(ids)
+        for turn in turns:
+            end = len(turn.prompt_ids) + len(turn.reply_ids)
+            shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), ids)
+            cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
+        return cuts
+
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
@@ -507,15 +527,26 @@ class Conversation:
         if self.heard_ids and self.heard_ids != list(source_ids):
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
-        shared = min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1)
-        if shared < seen and not (shared > 0 and self._cut(shared)):
-            floor = _crop_floor(self.cache, seen)
-            no_way_back = f"this cache can't go back from {seen:,} to {shared:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
-            self._empty_cache(no_way_back if shared else "")
+        self._go_back(min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1), cuts)
         if not self._fresh_because:
             return ""
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
         return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
+
+    def _go_back_to_turns(self) -> None:
+        """Have the cache see no more than the turns there are."""
+        ids = self.ids if chats(self.loaded) else []
+        self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
+
+    def _go_back(self, shared: int, cuts: Sequence[int]) -> None:
+        """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
+        seen = len(self.cached_ids)
+        target = max((cut for cut in cuts if cut <= shared), default=shared)
+        if shared >= seen or (target > 0 and self._cut(target)):
+            return
+        back, floor = target or shared, _crop_floor(self.cache, seen)
+        no_way_back = f"this cache can't go back from {seen:,} to {back:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
+        self._empty_cache((no_way_back if floor > back else "read again in the pieces it was read in") if shared else "")
 
     def _make_cache(self) -> Any:
         if self._make_own_cache is not None:

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -370,8 +370,10 @@ def _compile_note(loaded: LoadedModel, cache: Any, decode: str, compiled_now: bo
     return f"compiled the decode step in {outcome.seconds:.1f} s, which no rate counts" if compiled_now and outcome.seconds >= 1 else ""
 
 
-def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int) -> Iterator[Sequence[int]]:
+def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: int, cuts: Collection[int] = ()) -> Iterator[Sequence[int]]:
     """Cut new ids into what is fed in one forward, given how many tokens the cache has seen.
+
+    `cuts`: lengths of the cache at which a forward ends in any case, so that ids fed again are cut as they were the first time.
 
     Some recurrent models forget their state when a filled cache is fed several tokens at once, and answer on as if
     nothing had happened: they get everything at once on an empty cache, and single tokens afterwards. So do models
@@ -379,8 +381,11 @@ def prefill_chunks(loaded: LoadedModel, ids: Sequence[int], seen: int, chunk: in
     """
     if not loaded.continues_in_chunks:
         chunk = 1 if seen else tokens_at_once(decoder_config(loaded.config), filled=False) or max(len(ids), 1)
-    for start in range(0, len(ids), chunk):
-        yield ids[start : start + chunk]
+    start = 0
+    for end in [*sorted(cut - seen for cut in cuts if seen < cut < seen + len(ids)), len(ids)]:
+        for first in range(start, end, chunk):
+            yield ids[first : min(first + chunk, end)]
+        start, chunk = end, chunk if loaded.continues_in_chunks else 1
 
 
 def room_left(loaded: LoadedModel, cache: Any, seen: int) -> tuple[float, str]:
@@ -409,6 +414,7 @@ def generate_tokens(
     stop_text: str | None = None,
     source_ids: Sequence[int] = (),
     decode: str | None = None,
+    cuts: Collection[int] = (),
 ) -> Iterator[Event]:
     """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
 
@@ -416,7 +422,7 @@ def generate_tokens(
     beside; by the compiled step once that has passed its trial. "eager": never compiled. "compiled": compiling comes first and is waited for, for measuring
     and tests. Where it fails, decoding is eager and Done's note says why.
     After a Prefill the cache has seen `seen_ids + new_ids[:done]`, after a Token everything but that token: the last
-    picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
+    picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. `cuts`: see `prefill_chunks`. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
     sampling, decode = sampling.check(), checked_decode(decode)
@@ -427,7 +433,7 @@ def generate_tokens(
     if len(new_ids) > left:
         raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
     watch = Stopwatch()
-    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids, decode):
+    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids, decode, cuts):
         watch.pause()
         yield event
         watch.resume()
@@ -445,6 +451,7 @@ def _loop(
     watch: Stopwatch,
     source_ids: Sequence[int],
     decode: str,
+    cuts: Collection[int],
 ) -> Iterator[Event]:
     stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
 
@@ -461,7 +468,7 @@ def _loop(
     logits = None
     if source_ids and not _is_set(stop):
         hear(loaded, cache, source_ids)
-    for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk):
+    for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk, cuts):
         if _is_set(stop):
             yield done("stopped")
             return

@@ -37,12 +37,19 @@ def attention(
     out = decode_attention(query, keys, values, mask, scale, is_causal)
     if out is not None:
         return out
-    repeats = query.shape[1] // keys.shape[1]
     keys, values = (states.dense() if isinstance(states, Packed) else states for states in (keys, values))
-    if repeats > 1:
-        keys, values = (states.repeat_interleave(repeats, dim=1) for states in (keys, values))
-    return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, is_causal=is_causal)
+    return _by_torch(query, keys, values, mask, scale, is_causal)
 
+
+def _by_torch(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor:
+    """torch's own, which on a CPU, and for one token's heads everywhere, need not have keys repeated for the query heads that share them."""
+    sdpa, heads = torch.nn.functional.scaled_dot_product_attention, keys.shape[1]
+    if query.shape[2] == 1 and not is_causal:  # the heads of one token that share a key as if they were so many tokens
+        mask = mask.unflatten(1, (heads, -1)).flatten(2, 3) if mask is not None and mask.shape[1] > 1 else mask
+        return sdpa(query.unflatten(1, (heads, -1)).flatten(2, 3), keys, values, attn_mask=mask, scale=scale).reshape(*query.shape[:3], -1)
+    if not query.is_cpu:
+        keys, values = (states.repeat_interleave(query.shape[1] // heads, dim=1) for states in (keys, values))
+    return sdpa(query, keys, values, attn_mask=mask, scale=scale, is_causal=is_causal, enable_gqa=query.shape[1] != keys.shape[1])
 
 def faster(keys: torch.Tensor) -> bool:
     """Is there a kernel that attends with one token to plain keys [B, H, T, D], of this size, faster than torch does?"""

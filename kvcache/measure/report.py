@@ -87,8 +87,8 @@ def parameters_table() -> str:
 
 
 def _values(parameter: Parameter) -> str:
-    if parameter.kind == "int":
-        return f"{parameter.minimum:,} to {parameter.maximum:,}"
+    if parameter.kind in ("int", "amount"):
+        return f"{parameter.minimum:,} to {parameter.maximum:,}" + (", or a share below 1" if parameter.kind == "amount" else "")
     return "True, False" if parameter.kind == "bool" else ", ".join(map(str, parameter.choices))
 
 
