@@ -455,7 +455,7 @@ class Conversation:
             plan.sampling,
             stop,
             self.prefill_chunk,
-            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
+            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
             unheard,
             self.decode,
             cuts,
