@@ -24,6 +24,7 @@ from .feed import feed
 from .generate import generate, resilient_generate
 from .layer import CropError
 from .memory import Memory, measure_memory
+from .prefix_store import PrefixStore
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "Memory",
     "OffloadedCache",
     "OffloadedStaticCache",
+    "PrefixStore",
     "QuantizedCache",
     "QuantizedCacheConfig",
     "QuantoQuantizedCache",
