@@ -571,7 +571,7 @@ def test_a_stop_in_one_tab_leaves_the_others_alone():
     for box in session.boxes:
         box.take("text")
     session.compare_box.stop.set()
-    assert [box.stop.is_set() for box in session.boxes] == [False, True, False]
+    assert [box.stop.is_set() for box in session.boxes] == [False, True, False, False]
     shown = list(events.in_turn(session.compare_box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice}))
     assert "Taken back" in shown[0]["notice"] and session.compare_box.returned == "text" and not session.compare_box.occupied
     assert list(events.in_turn(session.chat_box, lambda wanted: iter([wanted]), lambda notice: {})) == ["text"]

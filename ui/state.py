@@ -58,12 +58,13 @@ class Session:
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
+    quality_box: Outbox = field(default_factory=Outbox)
     gone: bool = False
 
     @property
     def boxes(self) -> tuple[Outbox, ...]:
-        """One for each tab that computes."""
-        return self.chat_box, self.compare_box, self.measure_box
+        """One for each place that computes."""
+        return self.chat_box, self.compare_box, self.measure_box, self.quality_box
 
     def wanted(self, form_id: str, name: str) -> str:
         """The cache that the one in a form stands in for, or itself."""
