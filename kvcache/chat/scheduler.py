@@ -298,6 +298,11 @@ def scheduler_of(loaded: LoadedModel) -> Scheduler:
         return loaded.scheduler
 
 
+def someone_writes() -> bool:
+    """Is a reply of any model being read or written?"""
+    return any(scheduler.is_busy for scheduler in list(_made))
+
+
 @atexit.register
 def _stop_all() -> None:
     """Stop every reply: a thread that is in torch's C++ when the interpreter goes would abort the process."""

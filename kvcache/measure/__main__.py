@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command"}  # what -> the module whose main() takes the other arguments
+COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command", "load": "kvcache.measure.load"}  # what -> the module whose main() takes the other arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
