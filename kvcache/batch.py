@@ -375,8 +375,8 @@ def attend_by_row(
 
 
 @torch.no_grad()
-def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
-    """Give each row of the batch its next token, in one forward: token_ids of B rows; returns the logits [B, V] behind them.
+def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torch.Tensor, forward: Callable | None = None) -> torch.Tensor:
+    """Give each row of the batch its next token, in one forward: token_ids of B rows; returns the logits [B, V] behind them. `forward`: a compiled form of the model's own.
 
     All or nothing: after an error every row is as it was or, where it cannot go back, refuses every forward until its `reset()`. Raises ValueError, naming the row, before
     anything changes where one cannot take a token: `batch.leave(row)` lets the others go on.
@@ -386,17 +386,17 @@ def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torc
         raise ValueError(f"this batch is of caches for another model, a {batch.model.config.model_type}")
     batch._check_shape(len(ids), 1)
     batch.check()
-    return _forward(model, batch, ids)
+    return _forward(model, batch, ids, forward or model)
 
 
-def _forward(model: torch.nn.Module, batch: Batch, ids: torch.Tensor) -> torch.Tensor:
+def _forward(model: torch.nn.Module, batch: Batch, ids: torch.Tensor, forward: Callable) -> torch.Tensor:
     positions = {"position_ids": batch.positions()} if counts_from_zero(type(model)) else {}
     with contextlib.ExitStack() as stack:
         for row in batch.rows:
             stack.enter_context(all_or_nothing(row))
         stack.callback(setattr, batch, "placed", False)
         batch.placed = bool(positions)
-        return model(input_ids=ids, use_cache=True, **{cache_argument(model): batch}, **positions).logits[:, -1]
+        return forward(input_ids=ids, use_cache=True, **{cache_argument(model): batch}, **positions).logits[:, -1]
 
 
 def changing_rope(config: Any) -> list[str]:
@@ -459,7 +459,7 @@ def _tried(model: torch.nn.Module, name: str) -> str | None:
         batch._begin_with(together)
         for step in (torch.tensor([[1], [2]], device=device), torch.tensor([[3], [1]], device=device)):
             expected = torch.cat([feed(model, ids[None] % size, cache)[:, -1] for ids, cache in zip(step, alone)])
-            found = _forward(model, batch, step % size)
+            found = _forward(model, batch, step % size, model)
             allowed = TOLERANCE.get(found.dtype, TOLERANCE_ELSEWHERE) * float(expected.abs().max())
             if not bool(((found - expected).abs() <= allowed).all()):
                 return "tried on a few tokens, it gave rows together other logits than each alone; run it row by row"
