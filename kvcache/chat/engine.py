@@ -260,13 +260,17 @@ class Detokenizer:
 
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
-def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
+def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False, watch: Stopwatch | None = None) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
 
-    `compiled`: a single token takes the compiled step where `compile_step` has prepared it.
+    `compiled`: a single token takes the compiled step where `compile_step` has prepared it. `watch` stands still while others' forwards are waited for.
     """
     arguments = _arguments(loaded, cache, ids)
+    if watch is not None:
+        watch.pause()
     with loaded.forward_lock:
+        if watch is not None:
+            watch.resume()
         output = loaded.step(cache, **arguments) if compiled and len(ids) == 1 else loaded.model(**arguments)
     return output.logits[0, -1]
 
@@ -558,7 +562,7 @@ def generate_tokens(loaded: LoadedModel, cache: Any, new_ids: Sequence[int], *ar
     step = reply.next()
     while step is not None:
         if isinstance(step, Feed):
-            step = reply.next(forward(loaded, cache, step.ids, step.compiled))
+            step = reply.next(forward(loaded, cache, step.ids, step.compiled, reply.watch))
         else:
             reply.watch.pause()
             yield step

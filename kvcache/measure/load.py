@@ -86,7 +86,7 @@ class Server:
         self.address = f"http://127.0.0.1:{port}/gradio_api/call/chat"
         self.page = f"http://127.0.0.1:{port}"
 
-    def wait(self, patience: float = 180.0) -> None:
+    def wait(self, patience: float = 600.0) -> None:
         """Until it answers. Raises RuntimeError with its words where it does not."""
         end = time.monotonic() + patience
         while time.monotonic() < end and self.process.poll() is None:
