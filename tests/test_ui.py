@@ -440,9 +440,8 @@ def test_a_busy_session_keeps_its_cache():
     session = registry.get("a")
     say(session, WORDS)
     registry.budget = 0
-    session.busy = True
-    assert registry.make_room() == [] and session.nbytes > 0
-    session.busy = False
+    with session.at_work():
+        assert registry.make_room() == [] and session.nbytes > 0
     assert registry.make_room(keep=session) == [] and session.nbytes > 0 and registry.make_room() == ["a"]
 
 
@@ -492,10 +491,9 @@ def test_a_tab_that_goes_while_it_computes_frees_its_cache_once_that_has_stopped
     registry = Registry()
     session = registry.get("gone")
     say(session, WORDS)
-    session.busy = True
-    registry.leave("gone")
-    assert session.chat_box.stop.is_set() and session.nbytes > 0
-    session.busy = False
+    with session.at_work():
+        registry.leave("gone")
+        assert session.chat_box.stop.is_set() and session.nbytes > 0
     registry.make_room()
     assert session.nbytes == 0
 

@@ -12,7 +12,7 @@ from kvcache.chat import models
 from . import drift
 from .compare import wanted_columns
 from .compare_events import fresh
-from .events import MODEL_QUEUE, key_of
+from .events import CHAT_QUEUE, COMPARE_QUEUE, key_of
 from .forms import why_not
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
@@ -80,19 +80,17 @@ def settings_from(model: str, cache: str, parameters: dict | None, system: str, 
 def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:
     """Send one message in the session of that key and wait for the whole reply. Raises gr.Error with a sentence."""
     session = registry.get(key)
+    session.from_api = True
     with occupied(session.chat_box) as stop:
         try:
             changed = session.prepare(wanted)
             events = session.conversation.send(message, stop)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        session.busy = True
-        try:
+        with session.at_work():
             session.history.start_turn()
             for event in events:
                 session.history.add(event)
-        finally:
-            session.busy = False
     registry.make_room(keep=session)
     return last_reply(session) | {"reason": event.reason, "changed": changed}
 
@@ -100,7 +98,8 @@ def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict
 def compare_caches(registry: Registry, key: str, messages: list[str], wanted: list[Settings]) -> dict:
     """Send every message to every cache, measure what differed, and return the run. Raises gr.Error with a sentence."""
     session = registry.get(key)
-    with occupied(session.compare_box) as stop:
+    session.from_api = True
+    with occupied(session.compare_box) as stop, session.at_work():
         try:
             comparison = fresh(session, wanted)
             for message in messages:
@@ -159,6 +158,6 @@ def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
         return {"default_model": default_model, "models": listed,
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 
-    gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
-    gr.api(compare, api_name="compare", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
+    gr.api(chat, api_name="chat", **CHAT_QUEUE)
+    gr.api(compare, api_name="compare", **COMPARE_QUEUE)
     gr.api(catalog, api_name="catalog", concurrency_id="load", concurrency_limit=2)
