@@ -23,7 +23,7 @@ def rate_text(per_second: float) -> str:
 
 def stats_line(stats) -> str:
     """The line under a reply, in words: what was reused, what it cost, what it left behind."""
-    facts = [("reused", f"{stats.reused:,}"), ("computed", f"{stats.computed:,}")]
+    facts = [("reused", f"{stats.reused:,}" + " (of a prefix kept from before)" * bool(stats.kept)), ("computed", f"{stats.computed:,}")]
     if stats.time_to_first_token is not None:
         facts.append(("first token", seconds_text(stats.time_to_first_token)))
     if stats.prefill_tokens_per_second:
