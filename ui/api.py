@@ -22,7 +22,7 @@ def describe_stats(stats) -> dict:
     """Figures of one reply as JSON."""
     return {name: getattr(stats, name) for name in (
         "reused", "computed", "generated", "time_to_first_token", "prefill_tokens_per_second", "decode_tokens_per_second",
-        "cache_nbytes", "note")}
+        "cache_nbytes", "note", "kept")}
 
 
 def describe_entry(entry, config=None) -> dict:

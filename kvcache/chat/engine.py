@@ -166,6 +166,7 @@ class Stats:
     decode_tokens_per_second: float
     cache_nbytes: int  # bytes the cache occupies at the end, reserved ones included
     note: str = ""  # why tokens were recomputed, what was compiled, where there is something to say
+    kept: int = 0  # of those reused, the ones that a prefix store has kept
 
 
 @dataclass(frozen=True)
@@ -463,7 +464,8 @@ class Feed:
 class Reply:
     """One reply as steps, for whoever runs the forwards: `next` gives an event, or a `Feed` whose logits the following `next` takes; None at its end.
 
-    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included.
+    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included. `on_read(seen)` is called behind each chunk of the prompt, while the cache has seen
+    just that, by whoever runs the forwards.
     """
 
     def __init__(
@@ -479,6 +481,7 @@ class Reply:
         source_ids: Sequence[int] = (),
         decode: str | None = None,
         cuts: Collection[int] = (),
+        on_read: Callable[[int], None] = lambda seen: None,
     ) -> None:
         self.sampling, self.decode = sampling.check(), checked_decode(decode)
         if not new_ids:
@@ -488,7 +491,7 @@ class Reply:
         if len(new_ids) > left:
             raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
         self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
-        self.cuts = [*cuts, len(seen_ids)]
+        self.cuts, self.on_read = [*cuts, len(seen_ids)], on_read
         self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
         self.watch = Stopwatch()
         self._steps = self._run(list(new_ids), len(seen_ids))
@@ -523,6 +526,7 @@ class Reply:
                 return
             logits = yield Feed(chunk)
             stats = replace(stats, computed=stats.computed + len(chunk))
+            self.on_read(seen + stats.computed)
             stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
             yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), seen)
         if _is_set(stop):
