@@ -99,7 +99,7 @@ def predict_memory(
 
 
 def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
-    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
+    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it, `cache.source_ids` those that an encoder read.
 
     Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model.
     """
@@ -109,8 +109,7 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     header, found = file.header, file.header["model"]
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
-    parameters = {name: value for name, value in header["parameters"].items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
-    cache = create(header["cache"], model, **parameters)
+    cache = create(header["cache"], model, **_parameters(header["cache"], header["parameters"]))
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:
         raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
@@ -123,5 +122,12 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
         cache.shift = Shift(end, torch.tensor(by, device=device))
     if hasattr(cache, "restored"):
         cache.restored()
-    cache.token_ids = header["token_ids"]
+    cache.token_ids, cache.source_ids = header["token_ids"], header.get("source_ids", [])
     return cache
+
+
+def _parameters(name: str, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a cache in a file, which may be older than some of them."""
+    given = {name: value for name, value in saved.items() if name != "decode"}  # which was one of a cache's, and changed nothing that is held
+    older = {each.name: each.unsaved for each in entry(name).known(given).values() if each.unsaved is not None}
+    return older | given

@@ -20,7 +20,8 @@ AXES = {
     "quanto": {0: "token", -1: "channel"},
 }
 AXIS_WORDS = ("auto", "channel", "token")
-ADDED = ("key_bits", "value_bits")  # that 4.48 did not have
+FIRST_TOKENS = 4  # kept in full precision: as many as attention leans on, whatever they say
+ADDED = {"key_bits": "auto", "value_bits": "auto", "first_tokens": FIRST_TOKENS}  # that 4.48 did not have, and their defaults
 OURS_ALONE = ("cache_implementation", "compute_dtype", "device", *ADDED)  # transformers 5 takes the dtype and the device of the keys
 GROUP = 64  # elements that share a scale where "auto" is asked for
 
@@ -159,7 +160,7 @@ class QuantizedCacheConfig(CacheConfig):
     `backend`: in any case; by default quanto, or hqq where bits or axes are asked for that only hqq has. `axis_key`,
     `axis_value`: a number of AXES, or "channel", "token", "auto" (keys per channel, values per token). `q_group_size`: elements that share a
     scale, and tokens to a block. `residual_length`: latest tokens in full precision, at least. `compute_dtype`: what
-    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`.
+    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`. `first_tokens`: kept in full precision too.
     """
 
     backend: str | None = None
@@ -172,6 +173,7 @@ class QuantizedCacheConfig(CacheConfig):
     device: str | torch.device = "cpu"
     key_bits: int | str = field(default="auto", kw_only=True)
     value_bits: int | str = field(default="auto", kw_only=True)
+    first_tokens: int = field(default=FIRST_TOKENS, kw_only=True)
     cache_implementation: str | None = field(default="quantized", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -189,12 +191,13 @@ class QuantizedCacheConfig(CacheConfig):
         if self.q_group_size != "auto":
             whole_number('q_group_size, unless it is "auto",', self.q_group_size, 1)
         whole_number("residual_length", self.residual_length, 0)
+        whole_number("first_tokens", self.first_tokens, 0)
         dtype_named(self.compute_dtype)
         _check_device(self.device)
 
     def to_dict(self) -> dict[str, Any]:
-        """What 4.48 knows too, and of the rest what is not "auto"."""
-        return {name: value for name, value in super().to_dict().items() if name not in ADDED or value != "auto"}
+        """What 4.48 knows too, and of the rest what is not its default."""
+        return {name: value for name, value in super().to_dict().items() if name not in ADDED or value != ADDED[name]}
 
     def keys(self) -> Iterable[str]:
         return self.to_dict().keys()

@@ -50,7 +50,10 @@ def all_but(*refused: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "amount" (as "int", or a share between 0 and 1), "choice" (choices, and what is taken `also` and not offered) or "bool"."""
+    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "amount" (as "int", or a share between 0 and 1), "choice" (choices, and what is taken `also` and not offered) or "bool".
+
+    `unsaved`: what it was in caches whose files do not name it, as they are older than it is, where that is not the default.
+    """
 
     name: str
     label: str
@@ -62,6 +65,7 @@ class Parameter:
     step: int = 1
     choices: tuple = ()
     also: tuple = ()
+    unsaved: Any = None
 
     def check(self, value: Any) -> Any:
         """The value in its own type, or ValueError naming the parameter, the value and what would do."""

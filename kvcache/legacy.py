@@ -65,6 +65,7 @@ class QuantizedNames:
     value_bits = property(lambda self: bits_of(self.cache_config.value_bits, self.nbits))
     bits = property(lambda self: bits_word(self.key_bits, self.value_bits))
     residual_length = property(lambda self: self.cache_config.residual_length)
+    first_tokens = property(lambda self: self.cache_config.first_tokens)
     q_group_size = property(lambda self: GROUP if self.cache_config.q_group_size == "auto" else self.cache_config.q_group_size)
     axis_key = property(lambda self: self.cache_config.axis_key)
     axis_value = property(lambda self: self.cache_config.axis_value)

@@ -73,7 +73,7 @@ def sinks(layer: SinkLayer) -> Past:
 
 
 class RoundedLayer(SlowLayer):
-    """Every token; whole blocks, once they are behind the latest `residual_length`, as they come back from their codes.
+    """Every token; whole blocks behind the `first_tokens`, once they are behind the latest `residual_length` too, as they come back from their codes.
 
     What is rounded stays so when others go: of a block that a `crop` cuts, the kept tokens keep their rounded values.
     """
@@ -87,12 +87,12 @@ class RoundedLayer(SlowLayer):
 
     def due(self) -> int:
         """Tokens that the next ones see rounded."""
-        return max(self.coded, (self.get_seq_length() - self.layer.residual_length) // self.layer.block * self.layer.block)
+        return max(self.coded, (self.get_seq_length() - self.layer.first_tokens - self.layer.residual_length) // self.layer.block * self.layer.block)
 
     def rounded(self, rows, side, coded):
-        scheme = self.layer.scheme(side, rows.shape[3])
-        blocks = [scheme.decode(scheme.encode(block), self.layer.block, rows.dtype) for block in rows[:, :, :coded].split(self.layer.block, dim=2) if coded]
-        return torch.cat([*blocks, rows[:, :, coded:]], dim=2)
+        scheme, first = self.layer.scheme(side, rows.shape[3]), self.layer.first_tokens
+        blocks = [scheme.decode(scheme.encode(block), self.layer.block, rows.dtype) for block in rows[:, :, first : first + coded].split(self.layer.block, dim=2) if coded]
+        return torch.cat([rows[:, :, :first], *blocks, rows[:, :, first + coded :]], dim=2)
 
     def update(self, key_states, value_states, *args, **kwargs):
         self.coded = self.due()
@@ -101,9 +101,10 @@ class RoundedLayer(SlowLayer):
     def crop(self, tokens):
         length = tokens if tokens > 0 else self.get_seq_length() + tokens
         coded = self.coded if self.is_recording else self.due()
-        self.coded = min(coded, length) // self.layer.block * self.layer.block
+        self.coded = max(0, min(coded, length - self.layer.first_tokens)) // self.layer.block * self.layer.block
+        kept = self.layer.first_tokens + self.coded if self.coded else 0
         self.keys, self.values = (
-            torch.cat([rows[:, :, : self.coded], self.rounded(rows, side, coded)[:, :, self.coded : length]], dim=2)
+            torch.cat([rows[:, :, :kept], self.rounded(rows, side, coded)[:, :, kept:length]], dim=2)
             for rows, side in ((self.keys, "key"), (self.values, "value"))
         )
 

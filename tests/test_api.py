@@ -16,6 +16,7 @@ from gradio_client.exceptions import AppError
 from started import started_page
 
 import app
+from kvcache.chat import models
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "The keeper counts the ships and remembers the code. "
@@ -158,3 +159,13 @@ def when_it_answers(address, process, patience=90):
         except OSError:
             time.sleep(0.2)
     raise AssertionError(f"no answer within {patience} s")
+
+
+def test_without_a_model_the_calls_are_answered_by_the_pages_own():
+    """As `python app.py --model` chose it."""
+    own = next(choice.id for choice in models.CHOICES if choice.source == "bundled" and choice.id != models.DEFAULT)
+    with started_page(own) as (address, registry):
+        client = Client(address, verbose=False)
+        assert client.predict(api_name="/catalog")["default_model"] == own
+        client.predict(WORDS, max_new_tokens=2, api_name="/chat")
+        assert registry.find(client.session_hash).settings.model == own

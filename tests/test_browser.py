@@ -549,6 +549,19 @@ READ = ["#kv-header h1", "#kv-header p", "#kv-setup h2", "#kv-chatbot .message.u
         "#kv-setup [data-testid=block-info]", "#kv-history .xtick text", "#kv-message .submit-button", "#kv-undo", ".kv-predicted td", "footer button"]
 
 
+def test_the_calculator_fills_at_once_and_follows_what_is_typed(visit):
+    page = visit()
+    page.get_by_role("tab", name="Calculator").click()
+    table = page.locator("#kv-calculator-table")
+    expect(table.get_by_text("8,192 tokens each")).to_be_visible()
+    expect(page.locator("#kv-calculator-chart .kv-drawn")).to_be_visible()
+    page.locator("#kv-calculator-users input").fill("4")
+    expect(table.get_by_text("4 users")).to_be_visible()
+    page.locator("#kv-calculator-config textarea").fill("{}")
+    expect(page.locator("#kv-calculator-notice")).to_contain_text("names a model_type")
+    expect(table.locator("table")).to_have_count(0)
+
+
 def test_text_is_readable_in_dark_and_in_light_and_charts_follow(visit):
     page = visit(scheme="dark")
     longest_reply(page, 5)
@@ -574,6 +587,6 @@ def test_a_phone_stacks_talk_see_set_up_without_sideways_scrolling(visit):
     finished(page, 1)
     tops = [page.locator(selector).bounding_box()["y"] for selector in ("#kv-talk", "#kv-see", "#kv-setup")]
     assert tops == sorted(tops)
-    for name in ("Chat", "Compare", "Measure", "Learn"):
+    for name in ("Chat", "Compare", "Measure", "Calculator", "Learn"):
         page.get_by_role("tab", name=name).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name

@@ -170,8 +170,8 @@ def test_a_block_is_quantised_once_and_never_again():
     cache = QuantizedCache(model.config, residual_length=0, q_group_size=32)
     layer, generator = cache.layers[0], torch.Generator().manual_seed(0)
     first = None
-    for _ in range(101):
-        cache.update(*torch.randn(2, 1, 2, 32, 16, generator=generator), 0)
+    for n in range(101):
+        cache.update(*torch.randn(2, 1, 2, 32 if n else 36, 16, generator=generator), 0)
         parts = [getattr(layer, name).view()[:, :, :1].clone() for name in layer.stores if "residual" not in name]
         first = first or parts
         assert all(torch.equal(a, b) for a, b in zip(first, parts))
@@ -192,6 +192,38 @@ def test_cropping_forgets_and_the_rest_goes_on(name):
     torch.testing.assert_close(ours, logits_without_cache(model, other)[:, 30:], **CLOSE)
 
 
+@pytest.mark.parametrize("first", [0, 1, 4, 40])
+@pytest.mark.parametrize("pieces", [[150], [1] * 150, [2, 3, 90, 55], [70, 80]], ids=str)
+def test_the_first_tokens_are_never_codes(pieces, first):
+    """Fed in whatever pieces, they come back bit for bit, and the blocks begin behind them; of a batch padded on the left, padding is first as well."""
+    cache = QuantizedCache(model_of("llama", layers=1).config, residual_length=16, q_group_size=32, first_tokens=first, nbits=2)
+    states = torch.randn(2, 2, 2, 150, 16, generator=torch.Generator().manual_seed(0))
+    for part in states.split(pieces, dim=3):
+        cache.update(*part, 0)
+    layer = cache.layers[0]
+    assert layer.quantized == (150 - first - 16) // 32 * 32
+    assert cache.token_fates() == [(fate, n) for fate, n in (("full", first), ("quantized", layer.quantized), ("full", 150 - first - layer.quantized)) if n]
+    for found, side in ((layer.keys, states[0]), (layer.values, states[1])):
+        exact = (found == side).all(dim=3).all(dim=1).all(dim=0)
+        assert exact[:first].all() and exact[first + layer.quantized :].all() and not exact[first : first + layer.quantized].any()
+
+
+@pytest.mark.parametrize("length", [100, 69, 68, 60, 36, 30, 4, 3, 1])
+def test_cropping_to_first_tokens_and_on_is_as_never_fed(length):
+    """The first block's tokens come back rounded, the first ones as they came; what is fed then finds its blocks where they would have been."""
+    config, states = model_of("llama", layers=1).config, torch.randn(2, 1, 2, 150, 16, generator=torch.Generator().manual_seed(0))
+    cache, never = (QuantizedCache(config, residual_length=0, q_group_size=32, nbits=8) for _ in range(2))
+    cache.update(*states, 0)
+    rounded = [side.clone() for side in (cache.layers[0].keys, cache.layers[0].values)]
+    cache.crop(length)
+    assert all(torch.equal(*pair) for pair in zip((cache.layers[0].keys, cache.layers[0].values), (side[:, :, :length] for side in rounded)))
+    never.update(*(torch.cat([side[:, :, :length], other[:, :, length:]], dim=2) for side, other in zip(rounded, states)), 0)
+    cache.update(*states[..., length:, :], 0)
+    assert cache.token_fates() == never.token_fates() == [("full", 4), ("quantized", 128), ("full", 18)]
+    for found, wanted in ((cache.layers[0].keys, never.layers[0].keys), (cache.layers[0].values, never.layers[0].values)):
+        torch.testing.assert_close(found, wanted, atol=0.05, rtol=0)  # a step of eight bits: blocks that stay are not rounded twice, and here they are
+
+
 def test_quantised_rows_are_reordered_with_their_scales():
     model, ids = model_of("llama"), token_ids(3, 120)
     cache = QuantizedCache(model.config, nbits=8, residual_length=16, q_group_size=32)
@@ -208,7 +240,7 @@ def test_cropping_into_a_quantised_block_brings_its_tokens_back():
     logits_with_cache(model, ids, cache, [(0, 200)])
     before = [layer.keys.clone() for layer in cache.layers]
     cache.crop(70)
-    assert cache.token_fates() == [("quantized", 64), ("full", 6)]
+    assert cache.token_fates() == [("full", 4), ("quantized", 64), ("full", 2)]
     for layer, keys in zip(cache.layers, before):
         torch.testing.assert_close(layer.keys, keys[:, :, :70])
 

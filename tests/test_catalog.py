@@ -88,9 +88,9 @@ def test_a_broken_backend_is_shown_and_refused_with_the_reason(monkeypatch):
 def test_every_head_dim_group_and_length_is_held(backend, nbits, group, head_dim):
     config = transformers.LlamaConfig(hidden_size=head_dim, num_attention_heads=1, num_key_value_heads=1, head_dim=head_dim, num_hidden_layers=1)
     cache = kvcache.create("quantized", config, backend=backend, nbits=nbits, q_group_size=group, residual_length=0)
-    for tokens in (1, group - 1, group, 3):
+    for tokens in (1, group + 3, group, 3):
         cache.update(torch.randn(1, 1, tokens, head_dim), torch.randn(1, 1, tokens, head_dim), 0)
-    assert cache.layers[0].keys.shape == (1, 1, 2 * group + 3, head_dim)
+    assert cache.layers[0].keys.shape == (1, 1, 2 * group + 7, head_dim)
     assert cache.layers[0].keys.isfinite().all() and cache.layers[0].quantized == 2 * group
 
 

@@ -97,6 +97,24 @@ def test_keys_and_values_of_different_bits(bits, tokens, how):
         torch.testing.assert_close(SDPA(query, *states, **heads), SDPA(query, *dense(states), **heads), **CLOSE)
 
 
+@pytest.mark.parametrize("first", [1, 4, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_first_tokens_take_part_in_full_precision(first, dtype, how, sharing):
+    """Before the codes, in whichever span begins there; a mask is counted from them on."""
+    layer = QuantizedLayer("native", 4, 32, 40, attention=how, first_tokens=first)
+    states = [torch.randn(2, 3, 301, 64, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2)]
+    layer.update(*(each[:, :, :300] for each in states))
+    held = layer.update(*(each[:, :, 300:] for each in states))
+    assert all(torch.equal(decoded[:, :, :first], given[:, :, :first]) for decoded, given in zip(dense(held), states))
+    keep = torch.rand(2, 1, 1, 301, generator=torch.Generator().manual_seed(first)) < 0.7
+    close = CLOSE if dtype == torch.float32 else dict(atol=2e-2, rtol=2e-2)  # torch adds up in bfloat16
+    for tokens in (1, 5):
+        query = queries(2, 6, 64, tokens).to(dtype)
+        for mask in (None, keep):
+            found = SDPA(query, *held, attn_mask=mask, enable_gqa=True)
+            torch.testing.assert_close(found, SDPA(query, *dense(held), attn_mask=mask, enable_gqa=True), **close)
+
+
 @pytest.mark.parametrize("kind", ["bool", "float", "one row"])
 def test_masked_tokens_take_no_part(kind, how):
     _, states = filled(attention=how)

@@ -36,6 +36,25 @@ def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
 
 
+OLDER = {"first_tokens": 0}  # what caches did before there was a setting for it, and files that do not name it mean
+
+
+@pytest.mark.parametrize("name,parameters", [("quantized", {"nbits": 4}), ("hqq", {"nbits": 3})])
+def test_a_file_from_before_first_tokens_were_kept_has_none_and_goes_on_so(name, parameters, tmp_path):
+    """It names no setting that did not exist then: what is loaded is what was held, not what the defaults are today."""
+    model, ids = model_of("llama"), token_ids(2, 110)
+    cache = kvcache.create(name, model, q_group_size=32, residual_length=16, **parameters, **OLDER)
+    logits_with_cache(model, ids, cache, [(0, 80)])
+    cache.parameters = {setting: value for setting, value in cache.parameters.items() if setting not in OLDER}
+    cache.save(tmp_path / "old.safetensors")
+    loaded = load_cache(tmp_path / "old.safetensors", model)
+    assert loaded.token_fates() == [("quantized", 64), ("full", 16)]
+    rest = [(80, 81), (81, 110)]
+    assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
+    loaded.save(tmp_path / "new.safetensors")
+    assert load_cache(tmp_path / "new.safetensors", model).token_fates() == loaded.token_fates() == [("quantized", 64), ("full", 46)]
+
+
 def saved(tmp_path, model=None, tokens=40):
     model = model or model_of("llama")
     cache = kvcache.create("dynamic", model)

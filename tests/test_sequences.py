@@ -114,9 +114,10 @@ class Story:
                 self.cache.crop(amount)
             return
         codes = self.own.layers[0].quantized if self.rounds else 0
+        behind = max(0, length - self.own.layers[0].first_tokens) if self.rounds else 0
         self.cache.crop(amount)
         self.history = [*self.history, length] if length else []
-        assert not self.rounds or self.own.layers[0].quantized == min(codes, length) // 32 * 32
+        assert not self.rounds or self.own.layers[0].quantized == min(codes, behind) // 32 * 32
 
     def on_rows(self, index: torch.Tensor) -> None:
         """The rows that an operation has left, everywhere."""

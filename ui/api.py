@@ -74,7 +74,7 @@ def settings_from(model: str, cache: str, parameters: dict | None, system: str, 
     for name, value in {"model": model, "cache": cache, "system": system}.items():
         require(name, "" if value is None else value, str, "a text")
     require("parameters", {} if parameters is None else parameters, dict, 'a dictionary such as {"window_length": 128}')
-    return Settings(model or models.DEFAULT, cache, parameters or {}, system or "", sampling)
+    return Settings(model, cache, parameters or {}, system or "", sampling)
 
 
 def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:
@@ -115,14 +115,14 @@ def compare_caches(registry: Registry, key: str, messages: list[str], wanted: li
     return comparison.record() | {"parting": comparison.parting}
 
 
-def wire_api(registry: Registry) -> None:
-    """Add the named endpoints to the page being built."""
+def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
+    """Add the named endpoints to the page being built. `default_model` answers the calls that name none."""
 
     def chat(message: str, model: str = "", cache: str = "dynamic", parameters: dict = {}, system: str = "",  # noqa: B006
              temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
         """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
         require("message", message, str, "a text")
-        wanted = settings_from(model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        wanted = settings_from(model or default_model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
         require_ready(wanted.model, registry.get(key_of(request)))
         return answer(registry, key_of(request), message, wanted)
 
@@ -138,10 +138,11 @@ def wire_api(registry: Registry) -> None:
         if not isinstance(caches, list) or not all(isinstance(one, dict) and "cache" in one for one in caches):
             raise gr.Error(f"caches must be {listed}, got {caches!r:.80}", print_exception=False)
         sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
+        model = model or default_model
         each = [settings_from(model, one["cache"], one.get("parameters"), system, **sampling) for one in caches]
-        require_ready(model or models.DEFAULT, registry.get(key_of(request)))
+        require_ready(model, registry.get(key_of(request)))
         try:
-            wanted = wanted_columns(model or models.DEFAULT, system, sampling, [(one.cache, one.parameters) for one in each])
+            wanted = wanted_columns(model, system, sampling, [(one.cache, one.parameters) for one in each])
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
         return compare_caches(registry, key_of(request), messages, wanted)
@@ -155,7 +156,7 @@ def wire_api(registry: Registry) -> None:
             except models.ModelError as error:
                 raise gr.Error(str(error), print_exception=False) from error
         listed = [{"id": choice.id, "title": choice.title, "source": choice.source, "note": choice.note} for choice in models.CHOICES]
-        return {"default_model": models.DEFAULT, "models": listed,
+        return {"default_model": default_model, "models": listed,
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 
     gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)

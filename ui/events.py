@@ -12,9 +12,8 @@ import gradio as gr
 from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
-from kvcache.memory import take_snapshot
 
-from . import html_parts, layout, token_ribbon, view
+from . import html_parts, layout, view
 from .forms import CacheForm
 from .layout import ChatTab
 from .pending import AGAIN, Outbox
@@ -73,6 +72,10 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)
+        if ask is not again:
+            session.history.turns.pop()
+    else:
+        session.endings[len(session.conversation.messages) // 2 - 1] = written.reason
     yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
@@ -86,7 +89,7 @@ def _start(session: Session, ask: Callable, stop: threading.Event) -> tuple[list
     before = session.conversation.messages
     shown = view.chat_messages(session)
     user, events = ask(session.conversation, stop)
-    session.history.start_turn()
+    session.history.start_turn(again=ask is again)
     is_again = bool(before) and before[-2]["content"] == user and ask is again
     return (shown[:_last_user(shown)] if is_again else shown), user, events
 
@@ -123,6 +126,10 @@ def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
     pending = 1 if written.stats.generated else 0
     return {tab.memory: view.memory_chart(written.snapshot), tab.history: view.history_chart(session, written.snapshot),
             tab.fates: view.ribbon(session, written.fates, pending)}
+
+
+def _charts_at_rest(tab: ChatTab, session: Session) -> dict:
+    return dict(zip((tab.memory, tab.history, tab.fates), view.charts_at_rest(session)))
 
 
 def _at_rest(tab: ChatTab, session: Session) -> dict:
@@ -238,14 +245,14 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if session.chat_box.occupied:
             return refused(tab, "A reply is being written: press Stop, then Undo.")
         try:
-            text = session.conversation.undo() if session.conversation else ""
+            text = session.undo()
         except ValueError as error:
             return refused(tab, str(error))
         if not text:
             return refused(tab, "There is nothing to undo: the conversation is empty.")
-        sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
         session.chat_box.undo(text)
-        return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info")}
+        sentence = "Took back the last message and its reply." + view.after_undo(session)
+        return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
@@ -256,7 +263,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         else:
             session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, tab.fates: token_ribbon.ribbon_html([]), **_empty_charts(tab, session)}
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **_charts_at_rest(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))
@@ -283,14 +290,6 @@ def about(loaded) -> str:
 
 def system_words(loaded) -> dict[str, Any]:
     return layout.TEXT_TO_READ if loaded.is_encoder_decoder and chats(loaded) else layout.SYSTEM_PROMPT
-
-
-def _empty_charts(tab: ChatTab, session: Session) -> dict:
-    """Charts of a cache that has seen nothing: the layers and axes stand, so that the first reply moves nothing."""
-    if session.conversation is None:
-        return {}
-    snapshot = take_snapshot(session.conversation.cache)
-    return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
 
 
 def refitted(session: Session, values: Mapping, config, which: Sequence[CacheForm]) -> dict:
@@ -354,16 +353,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             load_picked(values, progress)
         if session.showing:
             return gr.skip()  # another one was picked meanwhile
-        shown = model_changed(values, request, progress)
-        if session.conversation or session.chat_box.occupied:
-            return shown  # a chat has begun meanwhile
-        if tab.form.cache in shown:
-            values = values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])}
-        try:
-            session.prepare(read_settings(tab, values))
-        except ValueError:
-            return shown
-        return shown | _empty_charts(tab, session)
+        return model_changed(values, request, progress)
 
     def settled(values, request: gr.Request):
         """What was picked while a model was read, with its own settings and reasons; in place of a model that can't be had, the one before."""
@@ -376,7 +366,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
     for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
-                 page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)):
+                 page.load(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):

@@ -286,17 +286,19 @@ def measure_tab(levels: Sequence[tuple[str, str]], contexts: Sequence[tuple[str,
 
 # -- learn -------------------------------------------------------------------------------------------------------
 
-def learn_tab(lead: str, cards: str, recall: str | None, recall_of_models: str | None) -> None:
-    """What a cache is, what each cache and each bundled model remembers (charts, where the models are), and a card for each cache."""
+def learn_tab(lead: str, choice: str, cards: str, glossary: str, recall: str | None, recall_of_models: str | None) -> None:
+    """What a cache is and which one suits whom, a card for each, what each cache and each bundled model remembers (charts, where the models are), and words."""
     gr.HTML(lead)
+    gr.HTML(choice)
     if recall:
         with gr.Column(elem_classes="kv-card", elem_id="kv-recall"):
-            gr.HTML('<h2>What is remembered</h2><p class="kv-quiet">Measured on the bundled model: the same questions, about things told that many tokens '
-                    "earlier, answered with each cache. The full cache's line is what the model itself remembers; how far another line lies below it is what that cache forgets.</p>")
+            gr.HTML('<h2>What is remembered</h2><p class="kv-quiet">The bundled model was told facts, and asked for them so many tokens later. The full cache shows what the model itself remembers; '
+                    "how far another line lies below it is what that cache forgets. All that was measured is in docs/measured.md.</p>")
             chart("kv-recall-chart", "Lines: share of questions answered right over tokens since the telling, one line per cache", recall)
+    gr.HTML(cards, elem_id="kv-learn")
     if recall_of_models:
         with gr.Column(elem_classes="kv-card", elem_id="kv-recall-models"):
             gr.HTML('<h2>What each model remembers</h2><p class="kv-quiet">The bundled models, each with the full cache made for it. Windows in every layer forget; '
-                    "where only some have one, the others remember; a state of fixed size holds what it can. The UMT5 is told in its text, not in the conversation.</p>")
+                    "where only some layers have one, the others remember; a state of fixed size holds what it can. The UMT5 is told in its text, not in the conversation.</p>")
             chart("kv-recall-models-chart", "Lines: share of questions answered right over tokens since the telling, one line per model", recall_of_models)
-    gr.HTML(cards, elem_id="kv-learn")
+    gr.HTML(glossary)

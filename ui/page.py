@@ -9,11 +9,11 @@ from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
 from kvcache.chat import models
 
-from . import layout, measure_events, recall
+from . import calculator, layout, measure_events, recall
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
-from .learn import cards_html, lead_html
+from .learn import cards_html, choice_html, glossary_html, lead_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
@@ -35,14 +35,17 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 compare = layout.compare_tab(ENTRIES, PRESETS)
             with gr.Tab("Measure"):
                 measure = measure_events.make_tab()
+            with gr.Tab("Calculator") as opened:
+                calculated = calculator.calculator_tab(listed, model)
             with gr.Tab("Learn"):
                 of_caches, of_models = separation.read(), evaluate.shipped()
-                charts = of_caches and recall.chart_value(of_caches), of_models and recall.chart_value(recall.of_models(of_models))
-                layout.learn_tab(lead_html(), cards_html(ENTRIES), *charts)
+                charts = of_caches and recall.chart_value(recall.of_caches(of_caches)), of_models and recall.chart_value(recall.of_models(of_models))
+                layout.learn_tab(lead_html(), choice_html(ENTRIES), cards_html(ENTRIES), glossary_html(), *charts)
         wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
-        wire_api(registry)
+        calculator.wire_calculator(calculated, opened)
+        wire_api(registry, model)
     page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page

@@ -47,6 +47,7 @@ class Session:
     settings: Settings | None = None
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
+    endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
     busy: bool = False
     last_used: float = field(default_factory=time.monotonic)
     comparison: Any = None
@@ -109,6 +110,14 @@ class Session:
             changed.remove("cache's parameters")
         return (f"Changed the {' and the '.join(changed)}: the messages stay, and their tokens are computed again on a new "
                 "cache.")
+
+    def undo(self) -> str:
+        """Take back the last message and its reply, from the cache and the charts too; returns the message, "" where there is none. Raises ValueError as the conversation does."""
+        if not self.holds_messages:
+            return ""
+        text = self.conversation.undo()
+        self.history.undo_turn()
+        return text
 
     @property
     def stats(self) -> list:

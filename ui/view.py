@@ -8,7 +8,7 @@ from typing import Any
 
 from kvcache import catalog
 from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token
-from kvcache.memory import Snapshot, heard_by
+from kvcache.memory import Snapshot, heard_by, take_snapshot
 
 from . import charts, html_parts, token_ribbon
 from .charts import human_bytes
@@ -24,13 +24,13 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     shown = []
     messages = session.conversation.messages if session.conversation else []
     stats = iter(session.stats)
-    for message in messages:
+    for n, message in enumerate(messages):
         if message["role"] == "user":
             shown.append(user_message(message["content"]))
         else:
             shown.append(message)
             figures = next(stats)
-            shown += [{"role": "assistant", "content": html_parts.stats_line(figures)}] if figures else []
+            shown += [{"role": "assistant", "content": html_parts.stats_line(figures, session.endings.get(n // 2, ""))}] if figures else []
     return shown
 
 
@@ -163,10 +163,16 @@ def limits(cache) -> dict[str, int | None]:
 
 
 def memory_chart(snapshot: Snapshot) -> str:
+    """The chart's value; "" for a cache that holds nothing, of which no chart is drawn."""
+    if not snapshot.total:
+        return ""
     return html_parts.chart_value(charts.memory_figure(snapshot), charts.memory_words(snapshot))
 
 
 def history_chart(session: Session, snapshot: Snapshot) -> str:
+    """The chart's value; "" where nothing was processed."""
+    if not session.history.processed:
+        return ""
     talk = session.conversation
     dynamic = dynamic_nbytes(talk.loaded, heard_by(talk.cache))
     marks = limits(talk.cache)
@@ -174,6 +180,20 @@ def history_chart(session: Session, snapshot: Snapshot) -> str:
     facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
     sentence = f"Over {session.history.processed:,} tokens processed the cache grew to {human_bytes(snapshot.total)}."
     return html_parts.chart_value(figure, sentence, facts)
+
+
+def after_undo(session: Session) -> str:
+    """What has become of the cache, where that is not what one expects."""
+    empty = session.holds_messages and not session.conversation.cached_ids
+    return " This cache can't go back: it is empty, and the next message has everything read again." if empty else ""
+
+
+def charts_at_rest(session: Session) -> tuple[str, str, str]:
+    """(memory, history, ribbon) of the cache as it is between two replies."""
+    if not session.holds_messages or session.conversation.loaded is None:
+        return "", "", ribbon(session, None)
+    snapshot, cached = take_snapshot(session.conversation.cache), bool(session.conversation.cached_ids)
+    return memory_chart(snapshot) if cached else "", history_chart(session, snapshot) if cached else "", ribbon(session, fates_of(session) if cached else None, pending=1)
 
 
 def fates_of(session: Session) -> list[tuple[str, int]] | None:

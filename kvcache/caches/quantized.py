@@ -1,4 +1,4 @@
-"""QuantizedCache: old tokens at 8, 4, 3, 2 or 1 bits, recent ones in full precision."""
+"""QuantizedCache: old tokens at 8, 4, 3, 2 or 1 bits, the first few and recent ones in full precision."""
 
 import functools
 import importlib
@@ -13,6 +13,7 @@ from ..attention import hand_over
 from ..cache import Cache, build_layers
 from ..configs import (
     AXIS_WORDS,
+    FIRST_TOKENS,
     GROUP,
     NBITS,
     QuantizedCacheConfig,
@@ -48,22 +49,24 @@ EDITS = (
 
 
 class QuantizedLayer(Layer):
-    """Packed blocks of old tokens and a residual of recent ones.
+    """Packed blocks of old tokens, between the first few and a residual of recent ones.
 
     At least the latest `residual_length` tokens stay in full precision; whenever a further `q_group_size` have come,
-    the oldest block of that many is quantised, once: no history is quantised twice. Stores, for keys (by default
-    grouped per channel) and for values (per token), codes [B, H, held, D * nbits / 8], float16 scales and minima,
-    float32 block gains, and the residual [B, H, residual, D]. Groups along a token are the largest divisor of D that
-    is at most `token_group`. Raises ValueError at the first tokens, before any is stored, if D is not a multiple of 8.
-    Source: KIVI, Liu et al. 2024, arXiv 2402.02750.
+    the oldest block of that many is quantised, once: no history is quantised twice. The `first_tokens` stored, of rows
+    padded on the left their padding, are never: attention leans on the first of all, which are unlike any others.
+    Stores, for keys (by default grouped per channel) and for values (per token), codes [B, H, held, D * nbits / 8],
+    float16 scales and minima, float32 block gains, the residual [B, H, residual, D] and, once there are codes, the
+    first tokens. Groups along a token are the largest divisor of D that is at most `token_group`. Raises ValueError at the
+    first tokens, before any is stored, if D is not a multiple of 8. Sources: KIVI, Liu et al. 2024, arXiv 2402.02750;
+    first tokens: Xiao et al. 2023, arXiv 2309.17453, and KVQuant, Hooper et al. 2024, arXiv 2401.18079.
     """
 
     stores = {
         "key_codes": "keys", "key_scales": "scales", "key_minima": "scales", "key_gains": "scales",
         "value_codes": "values", "value_scales": "scales", "value_minima": "scales", "value_gains": "scales",
-        "key_residual": "residual", "value_residual": "residual",
+        "key_residual": "residual", "value_residual": "residual", "key_first": "residual", "value_first": "residual",
     }  # fmt: skip
-    settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype")
+    settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype", "first_tokens")
     is_croppable = True
     drafting = False
     read_by: str | None = None  # what read the codes for the last attention
@@ -81,9 +84,10 @@ class QuantizedLayer(Layer):
         attention: str = "auto",
         key_bits: int | str = "auto",
         value_bits: int | str = "auto",
+        first_tokens: int = 0,
     ):
         super().__init__()
-        self.attention = attention
+        self.attention, self.first_tokens = attention, first_tokens
         self.backend, self.nbits, self.compute_dtype = backend, nbits, compute_dtype
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
         self.bits = {"key": bits_of(key_bits, nbits), "value": bits_of(value_bits, nbits)}
@@ -136,13 +140,13 @@ class QuantizedLayer(Layer):
         self._refuse(key_states, value_states)
         rows = {side: self._with_residual(side, states) for side, states in given.items()}
         attended = self._attended(key_states, rows)
-        tokens, room = self._due(key_states.shape[T]), self.residual_length + self.block
+        tokens, room, ahead = self._due(key_states.shape[T]), self.residual_length + self.block, self._not_first_yet()
         for side, states in rows.items():
-            residual, old = getattr(self, f"{side}_residual"), states[:, :, :tokens]
-            self._store(side, encode(self.scheme(side, states.shape[D]), old, self.block))
+            self._settle(side, states, tokens)
+            kept, residual = states.shape[T] - ahead - tokens, getattr(self, f"{side}_residual")
             residual.clear()
             residual.append(states[:, :, -room:])
-            residual.drop_front(room - (states.shape[T] - tokens))
+            residual.drop_front(room - kept)
         self.seen += key_states.shape[T]
         return attended
 
@@ -156,8 +160,12 @@ class QuantizedLayer(Layer):
         return torch.cat([residual.view(), states], dim=T) if len(residual) else states
 
     def _due(self, new: int = 0) -> int:
-        """Tokens that are to be quantised once `new` ones have come: whole blocks of those beyond the residual."""
-        return max(0, len(self.key_residual) + new - self.residual_length) // self.block * self.block
+        """Tokens that are to be quantised once `new` ones have come: whole blocks of those beyond the first ones and the residual."""
+        return max(0, len(self.key_residual) + new - self._not_first_yet() - self.residual_length) // self.block * self.block
+
+    def _not_first_yet(self) -> int:
+        """Tokens at the front of the residual that will be put beside it, as the first, when the next block is quantised."""
+        return self.first_tokens - len(self.key_first)
 
     def activate_past_recording(self) -> None:
         """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
@@ -176,14 +184,14 @@ class QuantizedLayer(Layer):
             return (rows["key"], rows["value"]) if rows else (self.key_residual.view(), self.value_residual.view())
         packed = [self._packed(side, rows and rows[side]) for side in ("key", "value")]
         if self.compute_dtype != torch.float32:
-            return tuple(torch.cat([self._decoded(side), states.recent()], dim=T) for side, states in zip(("key", "value"), packed))
+            return tuple(states.behind_first([self._decoded(side), states.recent()]) for side, states in zip(("key", "value"), packed))
         return hand_over(self, *packed, new.shape[T])
 
     def _packed(self, side: str, rows: torch.Tensor | None = None) -> Packed:
         residual = getattr(self, f"{side}_residual")
         encoded = Encoded(*(getattr(self, f"{side}_{part}").onwards() for part in Encoded._fields))
         recent = (residual.data, residual.start, residual.stop) if rows is None else (rows, 0, rows.shape[T])
-        return Packed(self._scheme(side), self.block, self.quantized, encoded, *recent)
+        return Packed(self._scheme(side), self.block, self.quantized, encoded, *recent, getattr(self, f"{side}_first").data, len(self.key_first))
 
     def attend(self, query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
         """Over the codes as they are; `read_by` then says by what: compiled loops ("numba"), a GPU's kernel ("triton") or "torch"."""
@@ -192,16 +200,22 @@ class QuantizedLayer(Layer):
         return decode_attention(query, keys, values, mask, scale, is_causal, self.attention, self.read_by)
 
     def _flush(self) -> None:
-        tokens = self._due()
+        tokens, ahead = self._due(), self._not_first_yet()
         if not tokens:
             return
         for side in ("key", "value"):
             residual = getattr(self, f"{side}_residual")
-            self._store(side, encode(self._scheme(side), residual.view()[:, :, :tokens], self.block))
-            residual.drop_front(tokens)
+            self._settle(side, residual.view(), tokens)
+            residual.drop_front(ahead + tokens)
             residual.shrink(self.residual_length + self.block)
 
-    def _store(self, side: str, encoded: Encoded) -> None:
+    def _settle(self, side: str, rows: torch.Tensor, tokens: int) -> None:
+        """Of rows [B, H, some, D] behind what is quantised, keep the first ones if they are not kept yet, and quantise `tokens` behind them."""
+        first = getattr(self, f"{side}_first")
+        ahead = self.first_tokens - len(first)
+        if ahead:
+            first.append(rows[:, :, :ahead])
+        encoded = encode(self.scheme(side, rows.shape[D]), rows[:, :, ahead : ahead + tokens], self.block)
         for part, rows in encoded._asdict().items():
             getattr(self, f"{side}_{part}").append(rows)
 
@@ -217,7 +231,12 @@ class QuantizedLayer(Layer):
 
     def _all(self, side: str) -> torch.Tensor | None:
         residual = getattr(self, f"{side}_residual").view()
-        return torch.cat([self._decoded(side), residual], dim=T) if self.quantized else residual
+        return torch.cat([*self._first(side), self._decoded(side), residual], dim=T) if self.quantized else residual
+
+    def _first(self, side: str) -> list[torch.Tensor]:
+        """The first tokens [B, H, first_tokens, D], of a cache that has codes behind them and keeps any."""
+        first = getattr(self, f"{side}_first").view()
+        return [] if first is None else [first]
 
     def sides(self) -> tuple[Buffer, Buffer]:
         return self.key_residual, self.value_residual
@@ -239,15 +258,17 @@ class QuantizedLayer(Layer):
             raise ValueError(EDITS)
 
     def _crop_to(self, length: int) -> None:
-        """Drop blocks; of a block that is cut in two, the kept tokens come back to the residual as they decode."""
-        kept = min(self.quantized, length) // self.block * self.block
+        """Drop blocks; of a block that is cut in two, the kept tokens come back to the residual as they decode, and of the first block of all the first tokens too."""
+        ahead = len(self.key_first)
+        kept = max(0, min(self.quantized, length - ahead)) // self.block * self.block
         for side in ("key", "value"):
             residual = getattr(self, f"{side}_residual")
-            if length >= self.quantized:
+            if length >= ahead + self.quantized:
                 residual.drop_back(self.seen - length)
             else:
-                residual.replace(self._decoded(side)[:, :, kept:length].clone())
-        if length < self.quantized:
+                back = self._decoded(side)[:, :, kept:] if kept else torch.cat([*self._first(side), self._decoded(side)], dim=T)
+                residual.replace(back[:, :, : length - (ahead + kept if kept else 0)].clone())
+        if length < ahead + self.quantized:
             self._drop_blocks(kept)
 
     def _drop_blocks(self, kept: int) -> None:
@@ -258,13 +279,17 @@ class QuantizedLayer(Layer):
             getattr(self, f"{side}_scales").drop_back(dropped * rows)
             getattr(self, f"{side}_minima").drop_back(dropped * rows)
             getattr(self, f"{side}_gains").drop_back(dropped)
+            if not kept:
+                getattr(self, f"{side}_first").clear()
 
     def predict(self, tokens: int, shape: Shape) -> dict[str, int]:
         """Bytes by kind after one prefill of `tokens`."""
-        blocks = max(0, tokens - self.residual_length) // self.block
+        blocks = max(0, tokens - self.first_tokens - self.residual_length) // self.block
         coded, residual = blocks * self.block, tokens - blocks * self.block
         amounts = {"residual": residual * shape.token_nbytes, "scales": 0}
+        first = self.first_tokens if blocks else 0
         room = capacity_for(self.residual_length + self.block if blocks else tokens) if tokens else 0
+        room += capacity_for(first) if first else 0
         reserved = (room - residual) * shape.token_nbytes
         for side, dim in (("key", shape.key_dim), ("value", shape.value_dim)):
             scheme, heads = self.scheme(side, dim), shape.batch * shape.heads
@@ -276,12 +301,13 @@ class QuantizedLayer(Layer):
         return {**amounts, "reserved": reserved}
 
     def token_fates(self) -> list[tuple[str, int]]:
-        fates = (("quantized", self.quantized), ("full", self.seen - self.quantized))
+        first = len(self.key_first)
+        fates = (("full", first), ("quantized", self.quantized), ("full", self.seen - self.quantized - first))
         return [(fate, count) for fate, count in fates if count]
 
 
 class QuantizedCache(QuantizedNames, Cache):
-    """Hold old tokens as `nbits`-bit codes (`key_bits`, `value_bits` for one side alone) and at least the latest `residual_length` tokens in full precision.
+    """Hold old tokens as `nbits`-bit codes (`key_bits`, `value_bits` for one side alone), and the `first_tokens` and at least the latest `residual_length` tokens in full precision.
 
     `backend` chooses scales and codes: "native" (uniform levels), "hqq" or "quanto"; storage is ours for all three,
     append-only. `axis_key`, `axis_value`: group "channel" (one channel over the tokens of a block), "token"
@@ -290,7 +316,7 @@ class QuantizedCache(QuantizedNames, Cache):
     what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
     token, CPU, 8, 4 or 2 bits, auto axes), after seconds of compiling on its first use on a machine; "auto" does so
     once a thread beside has compiled; "decode" never does: torch decodes piece by piece. `cache_config` says all but `attention` instead. Lossy once
-    seen >= residual_length + q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see
+    seen >= first_tokens + residual_length + q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see
     unrounded the block that is rounded while they come: what is held after each round is the same, the text may differ
     from plain decoding's. With a model `config`, windows that the model has itself stay in full precision; without one
     every layer is quantised. Raises ValueError on values that cannot be held.
@@ -312,6 +338,7 @@ class QuantizedCache(QuantizedNames, Cache):
         *,
         key_bits: int | str = "auto",
         value_bits: int | str = "auto",
+        first_tokens: int = FIRST_TOKENS,
         attention: str = "auto",
         cache_config: QuantizedCacheConfig | dict | None = None,
     ):
@@ -319,7 +346,7 @@ class QuantizedCache(QuantizedNames, Cache):
             config, cache_config = None, config
         elif isinstance(config, str):  # as 5.x has it: QuantizedCache("quanto", config)
             config, backend = None if isinstance(backend, str) else backend, config
-        beside = dict(key_bits=key_bits, value_bits=value_bits)
+        beside = dict(key_bits=key_bits, value_bits=value_bits, first_tokens=first_tokens)
         given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device, **beside)
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
@@ -388,6 +415,7 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
         attention=attention,
         key_bits=settings.key_bits,
         value_bits=settings.value_bits,
+        first_tokens=settings.first_tokens,
     )
     table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
     return (build_layers(config, table), None) if config else (None, make)
@@ -488,6 +516,7 @@ ENTRY = Entry(
         Parameter("key_bits", "Key bits", "choice", "auto", "Bits of an element of the keys, where not those of both.", choices=("auto", 8, 4, 3, 2, 1)),
         Parameter("value_bits", "Value bits", "choice", "auto", "Bits of an element of the values, which bear fewer than keys do.", choices=("auto", 8, 4, 3, 2, 1)),
         Parameter("residual_length", "Residual", "int", 64, "Latest tokens kept in full precision, at least.", minimum=0, maximum=4096, step=16),
+        Parameter("first_tokens", "First", "int", FIRST_TOKENS, "First tokens kept in full precision, which attention leans on most.", minimum=0, maximum=64, unsaved=0),
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
         Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS, also=AXIS_NUMBERS),
         Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS, also=AXIS_NUMBERS),

@@ -86,7 +86,7 @@ def _packed(loops: Attention, query: torch.Tensor, keys: Packed, values: Packed,
     queries, added = query.detach().float().contiguous(), bias(mask, batch)
     out = _room(query, values)
     many = queries.numel() // (batch * heads * dim)
-    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], keys.scheme.nbits, values.scheme.nbits, keys.block, keys.packed, keys.start, keys.stop)
+    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], keys.scheme.nbits, values.scheme.nbits, keys.block, keys.ahead, keys.packed, keys.start, keys.stop)
     fixed = (float(scale), here + _places(keys) + _places(values))
     in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * keys.packed * dim, keys.packed // keys.block))
     return out.to(query.dtype)
@@ -131,18 +131,20 @@ _NOTHING = np.empty((0, 0), np.float32)
 
 
 def _as_loops_read(states: Packed) -> Packed:
-    """The same with every buffer as the loops read it: row after row, the residual in float32."""
-    residual = states.residual if states.residual.dtype == torch.float32 else states.residual.float()
-    if residual.is_contiguous() and all(map(_regular, states.encoded)):
-        return states if residual is states.residual else states._replace(residual=residual)
-    return states._replace(encoded=Encoded(*(part.contiguous() for part in states.encoded)), residual=residual.contiguous())
+    """The same with every buffer as the loops read it: row after row, what is in full precision in float32."""
+    if states.residual.dtype == torch.float32 and states.residual.is_contiguous() and (states.first is None or states.first.is_contiguous()) and all(map(_regular, states.encoded)):
+        return states
+    encoded = states.encoded if all(map(_regular, states.encoded)) else Encoded(*(part.contiguous() for part in states.encoded))
+    first = None if states.first is None else states.first.float().contiguous()
+    return states._replace(encoded=encoded, residual=states.residual.float().contiguous(), first=first)
 
 
 def _places(states: Packed) -> tuple[int, ...]:
-    """Where codes, scales, minima, gains and residual lie, and how many rows are reserved in each; D, and the scales of a row."""
+    """Where codes, scales, minima, gains, residual and first rows lie, and how many rows are reserved in each; D, and the scales of a row."""
     (codes, scales, minima, gains), residual = states.encoded, states.residual
     capacity, dim = residual.shape[2:]
-    return (codes.data_ptr(), _rows(codes), scales.data_ptr(), _rows(scales), minima.data_ptr(), gains.data_ptr(), _rows(gains), residual.data_ptr(), capacity, dim, scales.shape[3])
+    first = (0, 0) if states.first is None else (states.first.data_ptr(), states.first.shape[2])
+    return (codes.data_ptr(), _rows(codes), scales.data_ptr(), _rows(scales), minima.data_ptr(), gains.data_ptr(), _rows(gains), residual.data_ptr(), capacity, *first, dim, scales.shape[3])
 
 
 def _rows(buffer: torch.Tensor) -> int:
@@ -171,7 +173,7 @@ def _find_packed() -> Attention:
     query, sides = _sample(1, 2, 1, 32), []
     for axis, states in (("channel", _sample(1, 2, 72, 32, seed=1)), ("token", _sample(1, 2, 72, 32, seed=2))):
         scheme = Scheme(4, axis, 32, native)
-        sides.append(Packed(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72))
+        sides.append(Packed(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72, states, 5))
     loops = Attention(heads_together, heads_worker, heads_between, join)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
     return _tested(loops, lambda sharing: _packed(loops, query, *sides, None, 32**-0.5, sharing), expected)

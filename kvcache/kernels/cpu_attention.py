@@ -591,26 +591,30 @@ def add_wide(many, shares, apart, rows, stride, count, out, step):
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, bias, key_bits, value_bits, block, packed, start, stop, spans, mass, out, first, last):
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv, bias, key_bits, value_bits, block, ahead, packed, start, stop, spans, mass, out, first, last):
     """Pieces first to last, counted over batch x key/value heads x spans of tokens, of out [B, H, spans, G, value D] and of its mass [B, H, spans, G].
 
     G query heads share each key head; mass is the log of the sum of exp(scores), by which the spans of a head are put together.
-    queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; rk, rv: residual
-    [B, H, capacity, D], of which start to stop count, in the last span; bias [B, packed + stop - start] to add to the scores, or [0, 0].
+    queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; fk, fv: rows before them
+    [B, H, capacity, D], of which `ahead` count, in the first span; rk, rv: rows behind, the residual [B, H, capacity, D], of which start to stop count, in the last span;
+    bias [B, ahead + packed + stop - start] to add to the scores, or [0, 0].
     """
     blocks, heads = packed // block, queries.shape[1]
     for n in range(first, last):
         b, h, span = n // spans // heads, n // spans % heads, n % spans
         lo, hi, rest = blocks * span // spans, blocks * (span + 1) // spans, start if span == spans - 1 else stop
-        many = (hi - lo) * block
-        scores = np.empty((queries.shape[2], many + stop - rest), np.float32)
+        before = ahead if span == 0 else 0
+        behind = before + (hi - lo) * block
+        scores = np.empty((queries.shape[2], behind + stop - rest), np.float32)
         bits = np.empty(scores.shape[1], np.int32)
         query = queries[b, h] * np.float32(scale)
-        score(query, kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores)
-        score_rows(query, rk[b, h, rest:stop], scores[:, many:])
-        weigh_up(scores, bits, bias[b, lo * block :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
-        weigh(scores, vc[b, h, lo * block : hi * block], vs[b, h, lo * block : hi * block], vm[b, h, lo * block : hi * block], vg[b, h, lo:hi], value_bits, block, out[b, h, span])
-        weigh_rows(scores[:, many:], rv[b, h, rest:stop], out[b, h, span])
+        score_rows(query, fk[b, h, :before], scores)
+        score(query, kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores[:, before:])
+        score_rows(query, rk[b, h, rest:stop], scores[:, behind:])
+        weigh_up(scores, bits, bias[b, ahead - before + lo * block :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
+        weigh(scores[:, before:], vc[b, h, lo * block : hi * block], vs[b, h, lo * block : hi * block], vm[b, h, lo * block : hi * block], vg[b, h, lo:hi], value_bits, block, out[b, h, span])
+        weigh_rows(scores, fv[b, h, :before], out[b, h, span])
+        weigh_rows(scores[:, behind:], rv[b, h, rest:stop], out[b, h, span])
 
 
 @numba.njit(**COMPILED)
@@ -643,7 +647,7 @@ def _arrays(number: types.Type, dimensions: int, layout: str = "C") -> types.Arr
 _FLOATS, _CODES, _HALVES = (_arrays(number, 4) for number in (types.float32, types.uint8, types.uint16))
 _SIDE, _TOTALS = (_CODES, _HALVES, _HALVES, _FLOATS), (types.int64, _FLOATS, _arrays(types.float32, 5))
 _BIAS, _PROGRESS = _arrays(types.float32, 2), _arrays(types.int64, 1)
-keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, _FLOATS, _FLOATS, _BIAS, *[types.int64] * 6, *_TOTALS, _PROGRESS)
+keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, *[_FLOATS] * 4, _BIAS, *[types.int64] * 7, *_TOTALS, _PROGRESS)
 keep_rows, kept_rows = _handing_over(_FLOATS, types.float64, *[_arrays(types.float32, 4, "A")] * 2, _BIAS, *_TOTALS, _PROGRESS)
 
 
@@ -670,16 +674,17 @@ def rows_worker(task):
 @numba.njit(**COMPILED)
 def heads_at(scale, places):
     """What `attend_heads` takes first, from `cpu._places`: numbers cost a tenth of what arrays do to hand over from Python."""
-    batch, heads, many, query, bias, biased, key_bits, value_bits, block, packed, start, stop = places[:12]
-    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, key_dim, _ = places[12:23]
-    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, value_dim, groups = places[23:]
+    batch, heads, many, query, bias, biased, key_bits, value_bits, block, ahead, packed, start, stop = places[:13]
+    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, fk, key_first, key_dim, _ = places[13:26]
+    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, fv, value_first, value_dim, groups = places[26:]
     keys, values = (batch, heads, key_rows, key_dim), (batch, heads, value_rows, groups)
     return (
         carray(floats_at(query), (batch, heads, many, key_dim)), scale,
         carray(bytes_at(kc), (batch, heads, key_tokens, key_dim * key_bits // 8)), carray(halves_at(ks), keys), carray(halves_at(km), keys), carray(floats_at(kg), (batch, heads, key_blocks, 1)),
         carray(bytes_at(vc), (batch, heads, value_tokens, value_dim * value_bits // 8)), carray(halves_at(vs), values), carray(halves_at(vm), values), carray(floats_at(vg), (batch, heads, value_blocks, 1)),
         carray(floats_at(rk), (batch, heads, key_capacity, key_dim)), carray(floats_at(rv), (batch, heads, value_capacity, value_dim)),
-        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, block, packed, start, stop,
+        carray(floats_at(fk), (batch, heads, key_first, key_dim)), carray(floats_at(fv), (batch, heads, value_first, value_dim)),
+        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, block, ahead, packed, start, stop,
     )  # fmt: skip
 
 

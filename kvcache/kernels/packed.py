@@ -1,4 +1,4 @@
-"""What attention is handed of a quantised layer: packed codes of old tokens and a residual of recent ones, at one moment."""
+"""What attention is handed of a quantised layer: the first tokens in full precision, packed codes of old ones and a residual of recent ones, at one moment."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +12,7 @@ PIECE_ELSEWHERE = 4096  # each piece costs a few launches
 
 
 class Packed(NamedTuple):
-    """Keys or values of one layer: `packed` tokens as codes, then rows `start` to `stop` of the residual.
+    """Keys or values of one layer: `ahead` rows of `first`, `packed` tokens as codes, then rows `start` to `stop` of the residual.
 
     Buffers [B, H, capacity, width] begin at the first packed token and go on behind the last. Good until the layer's next update.
     """
@@ -24,11 +24,13 @@ class Packed(NamedTuple):
     residual: torch.Tensor
     start: int
     stop: int
+    first: torch.Tensor | None = None
+    ahead: int = 0
 
     @property
     def shape(self) -> torch.Size:
         batch, heads, _, dim = self.residual.shape
-        return torch.Size((batch, heads, self.packed + self.stop - self.start, dim))
+        return torch.Size((batch, heads, self.ahead + self.packed + self.stop - self.start, dim))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -44,7 +46,12 @@ class Packed(NamedTuple):
 
     def dense(self) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded."""
-        return torch.cat([self.decoded(0, self.packed, self.residual.dtype), self.recent()], dim=2)
+        return self.behind_first([self.decoded(0, self.packed, self.residual.dtype), self.recent()])
+
+    def behind_first(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Parts [B, H, some, D] in one, the first tokens before them."""
+        parts = parts if self.first is None else [self.first[:, :, : self.ahead].to(parts[0].dtype), *parts]
+        return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def recent(self) -> torch.Tensor:
         """The tokens in full precision [B, H, stop - start, D]."""
@@ -58,13 +65,15 @@ class Packed(NamedTuple):
         return self.scheme.decode(encoded, self.block, dtype)
 
     def pieces(self) -> Iterator[torch.Tensor]:
-        """All tokens in turn as float32 [B, H, some, D]: the packed ones, no more at a time than PIECE says where a block is not more, then the residual."""
+        """All tokens in turn as float32 [B, H, some, D]: the packed ones, no more at a time than PIECE says where a block is not more, with the first before them, then the residual."""
         step = max(1, PIECE.get(self.device.type, PIECE_ELSEWHERE) // self.block) * self.block
-        for first in range(0, self.packed, step):
-            yield self.decoded(first, min(first + step, self.packed), torch.float32)
+        for begin in range(0, self.packed, step):
+            some = self.decoded(begin, min(begin + step, self.packed), torch.float32)
+            yield some if begin else self.behind_first([some])
         if self.stop > self.start:
             yield self.recent().float()
 
     def alike(self, other: "Packed") -> bool:
-        """Are as many tokens of both codes and residual, in blocks of one size? Keys of one cache beside values of another may not be."""
-        return self[1:3] == other[1:3] and self[5:] == other[5:] and self.shape[:3] == other.shape[:3]
+        """Are as many tokens of both first ones, codes and residual, in blocks of one size? Keys of one cache beside values of another may not be."""
+        counts = [(each.block, each.packed, each.start, each.stop, each.ahead) for each in (self, other)]
+        return counts[0] == counts[1] and self.shape[:2] == other.shape[:2]

@@ -93,14 +93,18 @@
     };
     const draw = async () => {
       waiting = false;
+      element.classList.toggle("kv-has", Boolean(props.value));
       if (!props.value) return empty();
       const { figure, sentence, line } = JSON.parse(props.value);
+      if (figure.layout.height) node.style.height = `${figure.layout.height}px`;
       if (words && words.textContent !== sentence) words.textContent = sentence ?? "";
       if (facts && line !== undefined) facts.innerHTML = line;
       missed = !node.clientWidth;
       if (missed) return; // a hidden tab: drawn when it gets a size
       const Plotly = await loadPlotly(element.querySelector("[data-plotly]").dataset.plotly);
-      drawLegend(legend, figure.data, hidden, ask);
+      const named = figure.layout.meta?.named && node.clientWidth >= 520; // lines that are named at their ends, where there is room
+      if (figure.layout.meta?.named && !named) Object.assign(figure.layout, { annotations: [], margin: { ...figure.layout.margin, r: 14 } });
+      drawLegend(legend, named ? [] : figure.data, hidden, ask);
       for (const trace of figure.data) if (hidden.has(trace.name)) trace.visible = false;
       node.classList.add("kv-drawn"); // gives it its height, which Plotly reads
       await Plotly.react(node, resolve(figure.data), layoutFor(figure.layout), config);
