@@ -12,7 +12,7 @@ import transformers
 from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
-from kvcache.chat.conversation import Conversation, ConversationError, _continue, Turn, accepts_system, render, tokenize
+from kvcache.chat.conversation import Conversation, ConversationError, Turn, _continue, accepts_system, render, tokenize
 from kvcache.chat.engine import Done, Prefill, Sampling, Token
 
 GREEDY = Sampling(max_new_tokens=12)
