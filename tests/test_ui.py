@@ -25,7 +25,21 @@ from kvcache import catalog
 from kvcache.chat import models
 from kvcache.chat.engine import Compiling, Prefill, Stats, Token
 from kvcache.memory import LayerMemory, Snapshot, take_snapshot
-from ui import charts, compare_events, compare_view, drift, events, forms, html_parts, layout, learn, learn_pictures, recall, token_ribbon, view
+from ui import (
+    charts,
+    compare_events,
+    compare_view,
+    drift,
+    events,
+    forms,
+    html_parts,
+    layout,
+    learn,
+    learn_pictures,
+    recall,
+    token_ribbon,
+    view,
+)
 from ui.charts import History
 from ui.compare import Comparison, Turn, compared_length, wanted_columns
 from ui.pending import AGAIN, Outbox
