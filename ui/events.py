@@ -207,8 +207,8 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
-def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
-    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here."""
+def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
+    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here; `opened`: the event that comes first."""
     painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
     compute = {**CHAT_QUEUE, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
@@ -282,7 +282,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
-    wire_setup(tab, header, registry, page, forms)
+    wire_setup(tab, header, registry, page, forms, opened)
     page.unload(gone)
 
 
@@ -310,7 +310,7 @@ def refitted(session: Session, values: Mapping, config, which: Sequence[CacheFor
     return shown
 
 
-def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
+def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
     """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
     quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     inputs = {tab.model} | tab.form.inputs
@@ -370,7 +370,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
     for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
-                 page.load(arrived, inputs | menus, model_outputs, **load)):
+                 (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):

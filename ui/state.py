@@ -150,6 +150,13 @@ class Session:
         return (f"Changed the {' and the '.join(changed)}: the messages stay, and their tokens are computed again on a new "
                 "cache.")
 
+    def adopt(self, talk: Conversation, settings: Settings) -> None:
+        """Go on with a conversation from elsewhere in place of this one. Raises ValueError where its cache takes more than there is for all."""
+        nbytes = take_snapshot(talk.cache).total
+        if nbytes > self.budget:
+            raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
+        self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
+
     def undo(self) -> str:
         """Take back the last message and its reply, from the cache and the charts too; returns the message, "" where there is none. Raises ValueError as the conversation does."""
         if not self.holds_messages:
