@@ -47,6 +47,7 @@ class Session:
     settings: Settings | None = None
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
+    words: dict[tuple[str, int], str] = field(default_factory=dict)  # by model and token, its text
     endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
     busy: bool = False
     last_used: float = field(default_factory=time.monotonic)
