@@ -22,7 +22,7 @@ from .events import (
     reason,
     stops,
 )
-from .layout import ChatTab, CompareTab
+from .layout import ChatTab, Column, CompareTab
 from .pending import AGAIN
 from .state import Registry, Session, require_room
 from .stream import batches
@@ -238,15 +238,21 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
                     [column.box for column in tab.columns], **quick)
     for column in tab.columns:
-        wire_form(chat, column.form, registry)
+        wire_form(chat, column, registry)
 
 
-def wire_form(chat: ChatTab, form, registry: Registry) -> None:
-    """Show the parameters of the cache that was picked."""
+def wire_form(chat: ChatTab, column: Column, registry: Registry) -> None:
+    """Show the parameters of the cache that was picked, and what it is called with them."""
+    form, quick = column.form, {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+
+    def named(values) -> dict:
+        name, parameters = form.read(values)
+        return {column.title: layout.column_title(form.entries[name], parameters)}
+
     def chosen(values, request: gr.Request):
         registry.get(key_of(request)).picked(form.form_id)
         loaded = loaded_or_none(values[chat.model])
-        return form.chosen(values[form.cache], loaded and loaded.config)
+        return form.chosen(values[form.cache], loaded and loaded.config) | named(values)
 
-    form.cache.input(chosen, {chat.model, form.cache}, form.outputs, show_progress="hidden", api_visibility="private",
-                     concurrency_limit=None)
+    form.cache.input(chosen, {chat.model} | form.inputs, [*form.outputs, column.title], **quick)
+    gr.on([form.cache.change, *(widget.change for widget in form.widgets.values())], named, form.inputs, column.title, trigger_mode="always_last", **quick)

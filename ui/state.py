@@ -54,6 +54,7 @@ class Session:
     settings: Settings | None = None
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
+    words: dict[tuple[str, int], str] = field(default_factory=dict)  # by model and token, its text
     endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
     working: int = 0  # jobs of its tabs that are being computed
     needs: int = 0  # bytes that its chat's cache will hold, as far as can be told, at the end of the reply asked for last

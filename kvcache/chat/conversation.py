@@ -272,6 +272,15 @@ class Conversation:
         return [*self._turns[-1].prompt_ids, *self._turns[-1].reply_ids] if self._turns else []
 
     @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(first, end) of each message's tokens in `ids`; what the template puts before a message counts to it. (0, 0) where only text is known."""
+        spans, end = [], 0
+        for turn in self._turns:
+            begun, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.reply_ids)
+            spans += [(min(spans[-1][1] if spans else 0, begun), begun), (begun, end)]
+        return spans
+
+    @property
     def stats(self) -> list[Stats | None]:
         """Figures of each reply; None for a reply that came from messages."""
         return [turn.stats for turn in self._turns]
