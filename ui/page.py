@@ -17,7 +17,7 @@ from .learn import cards_html, lead_html
 from .state import Registry
 
 DEFAULT_CACHE = "dynamic"
-CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
+CRUDE = "quantized", {"nbits": 2, "axis_key": "token", "rotate": False}  # rounds whole keys, in which a few loud channels drown the others
 PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), CRUDE)
 
 
