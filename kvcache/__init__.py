@@ -7,6 +7,7 @@ from .batch import Batch, decode
 from .cache import Cache
 from .caches.dynamic import DynamicCache
 from .caches.encoder_decoder import EncoderDecoderCache
+from .caches.evicting import EvictingCache
 from .caches.hybrid import HybridCache
 from .caches.hybrid_mamba import HybridMambaAttentionDynamicCache
 from .caches.mamba import MambaCache
@@ -17,11 +18,13 @@ from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
 from .caches.static import StaticCache
 from .catalog import ENTRIES, create, load_cache, predict_memory
+from .compact import compact
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
 from .feed import feed
 from .generate import generate, resilient_generate
 from .layer import CropError
 from .memory import Memory, measure_memory
+from .prefix_store import PrefixStore
 
 __version__ = "0.1.0"
 
@@ -33,6 +36,7 @@ __all__ = [
     "CropError",
     "DynamicCache",
     "EncoderDecoderCache",
+    "EvictingCache",
     "HQQQuantizedCache",
     "HybridCache",
     "HybridMambaAttentionDynamicCache",
@@ -40,6 +44,7 @@ __all__ = [
     "Memory",
     "OffloadedCache",
     "OffloadedStaticCache",
+    "PrefixStore",
     "QuantizedCache",
     "QuantizedCacheConfig",
     "QuantoQuantizedCache",
@@ -47,6 +52,7 @@ __all__ = [
     "SlidingWindowCache",
     "StaticCache",
     "StaticCacheConfig",
+    "compact",
     "create",
     "decode",
     "feed",

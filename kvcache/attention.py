@@ -56,7 +56,7 @@ class CachedStates(torch.Tensor):
         """The tensor that these stand for. Raises ValueError where the layer has to see the query."""
         if self.layer.needs_query:
             raise ValueError(
-                f"{type(self.layer).__name__} chooses by the query what it keeps, and sees it only in scaled_dot_product_attention: load the model with "
+                f"{type(self.layer).__name__} {self.layer.why_query}, and sees it only in scaled_dot_product_attention: load the model with "
                 "attn_implementation='sdpa', or model.set_attn_implementation('sdpa'), and ask for no attention weights"
             )
         held = self.held.dense() if isinstance(self.held, Packed) else self.held

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from .architecture import decoder_config, why_not_cached
 from .cache import Cache
 from .recurrent import has_states_alone
-from .validation import whole_number
+from .validation import amount, whole_number
 
 # What can be asked of a cache beyond plain generation. Each entry says what it refuses; tests try every one on every cache.
 OPERATIONS = {
@@ -50,7 +50,7 @@ def all_but(*refused: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "choice" (choices, and what is taken `also` and not offered) or "bool".
+    """One setting of a cache. `kind`: "int" (minimum, maximum, step), "amount" (as "int", or a share between 0 and 1), "choice" (choices, and what is taken `also` and not offered) or "bool".
 
     `unsaved`: what it was in caches whose files do not name it, as they are older than it is, where that is not the default.
     """
@@ -71,6 +71,8 @@ class Parameter:
         """The value in its own type, or ValueError naming the parameter, the value and what would do."""
         if self.kind == "bool":
             return self._checked_bool(value)
+        if self.kind == "amount":
+            return amount(self.name, value, self.minimum, self.maximum)
         return self._checked_choice(value) if self.kind == "choice" else self._checked_int(value)
 
     def _checked_bool(self, value: Any) -> bool:

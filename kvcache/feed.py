@@ -28,7 +28,7 @@ def feed(model: torch.nn.Module, input_ids: torch.Tensor, cache: transformers.Ca
     All or nothing: after an error the cache is as it was (but what was rounded meanwhile stays rounded) or, where it cannot go back, refuses every forward until `reset()`.
     """
     _check_fed(model, input_ids, cache)
-    side = ""
+    side, alone = "", not kwargs  # a picture goes with all of its text
     if model.config.is_encoder_decoder:
         side, kwargs["attention_mask"], attention_mask = "decoder_", attention_mask, kwargs.pop("decoder_attention_mask", None)
         _refuse_other_source(cache, kwargs.get("encoder_outputs"))
@@ -52,6 +52,8 @@ def feed(model: torch.nn.Module, input_ids: torch.Tensor, cache: transformers.Ca
     refuse_overflow(layers, total)
     forgets = any(not layer.carries and layer.crop_floor for layer in states)
     size = 1 if forgets or total == 1 else tokens_at_once(decoder_config(model), filled=seen > 0) or total
+    if alone and tokens_at_once(decoder_config(model), filled=True) is None:
+        size = min(size, getattr(cache, "at_once", None) or total)
     logits = []
     with all_or_nothing(cache):
         for start in range(0, total, size):

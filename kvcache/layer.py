@@ -337,8 +337,9 @@ class Stored:
 class Layer(Stored, CacheLayerMixin):
     """Base of our attention layers: Buffers of keys and values."""
 
-    bounded: ClassVar[bool] = False  # does the storage stop growing?
-    needs_query: ClassVar[bool] = False  # is `attend` to see every query? Then a model whose attention goes around it is refused.
+    bounded: bool = False  # does the storage stop growing?
+    needs_query: bool = False  # is `attend` to see every query? Then a model whose attention goes around it is refused.
+    why_query = "chooses by the query what it keeps"
 
     def __init__(self, is_sliding: bool = False):
         # keys and values are properties here, so the mixin's own __init__, which assigns them, is not called.
@@ -487,11 +488,12 @@ class RowsLayer(Layer):
 class EvictingLayer(RowsLayer):
     """A layer that chooses which tokens it keeps, the same number in every head. Stores keys, values [B, H, held, D], in the order of their positions.
 
-    A subclass calls `keep` from its own `update` or, where it goes by the query, from `attend`, after it has attended: `needs_query` is then True. Rows
+    `per_token`: the buffers of which `keep` leaves the rows that stay. A subclass calls `keep` from its own `update` or, where it goes by the query, from `attend`, after it has attended: `needs_query` is then True. Rows
     padded on the left would count their padding, so its cache sets `takes_left_padding` to False.
     """
 
     bounded = True
+    per_token: ClassVar[tuple[str, ...]] = ("key_rows", "value_rows")
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Append [B, H, n, D]; hand over all that is held, [B, H, held + n, D]."""
@@ -503,7 +505,7 @@ class EvictingLayer(RowsLayer):
 
     def keep(self, places: torch.Tensor) -> None:
         """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, and give back what the others took."""
-        for buffer in (self.key_rows, self.value_rows):
+        for buffer in (getattr(self, name) for name in self.per_token):
             rows = buffer.view()
             index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
             kept = rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D]))

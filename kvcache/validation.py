@@ -17,6 +17,20 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None, typed
     return number
 
 
+def amount(name: str, value: Any, low: int, high: int) -> int | float:
+    """A whole number of at least `low`, or a share above 0 and below 1, from Python, forms or JSON. Raises ValueError for anything else."""
+    try:
+        share = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        share = None
+    if share is not None and 0 < share < 1:
+        return share
+    try:
+        return whole_number(name, value, low, high, typed=True)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, or a share above 0 and below 1, got {value!r}") from None
+
+
 def _typed(value: Any) -> int | None:
     """The whole number that a text or a float stands for, or None."""
     number = int(value)

@@ -3,12 +3,15 @@
 A reference for whole caches, through any model and through `generate`: nothing here evicts, packs, or writes in place.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 import transformers
 from transformers.cache_utils import CacheLayerMixin
 
+from kvcache.attention import hand_over
+from kvcache.caches.evicting import EVERY, PolicyLayer
 from kvcache.caches.quantized import QuantizedLayer
 from kvcache.caches.sink import SinkLayer
 from kvcache.caches.sliding_window import WindowLayer
@@ -106,7 +109,129 @@ class RoundedLayer(SlowLayer):
         )
 
 
+class EvictedLayer(SlowLayer):
+    """Every token, and which of them each key head still sees; every query's attention, from which the tokens that stay are chosen, head by head, row by row.
+
+    It is given masks over all tokens, so that padding is what the last query does not see.
+    """
+
+    needs_query, why_query = True, "is an oracle"
+
+    def __init__(self, layer: PolicyLayer):
+        super().__init__(lambda rows, side: rows)
+        self.layer, self.kept, self.got, self.queries = layer, None, None, None
+
+    def lazy_initialization(self, key_states, value_states):
+        super().lazy_initialization(key_states, value_states)
+        self.kept = torch.ones(*key_states.shape[:2], 0, dtype=torch.bool)
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        keys, values = super().update(key_states, value_states)
+        self.kept = torch.cat([self.kept, torch.ones(*key_states.shape[:3], dtype=torch.bool)], dim=2)
+        return hand_over(self, keys, values, key_states.shape[2])
+
+    def attend(self, query, keys, values, mask, scale, is_causal):
+        batch, heads, tokens, _ = keys.shape
+        groups, new = query.shape[1] // heads, query.shape[2]
+        seen = mask if mask is not None else torch.ones(new, tokens, dtype=torch.bool).tril(tokens - new)[None, None]
+        seen = seen.expand(batch, 1, new, tokens) & self.kept[:, :, None]  # [B, H, n, T]
+        scaled = query * (scale or query.shape[3] ** -0.5)
+        self.queries = scaled if self.queries is None else torch.cat([self.queries, scaled], dim=2)
+        keys, values, seen = (each.repeat_interleave(groups, dim=1) for each in (keys, values, seen))
+        scores = scaled.float() @ keys.float().transpose(2, 3)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num()
+        before = torch.zeros(*weights.shape[:2], 0, tokens) if self.got is None else torch.nn.functional.pad(self.got, (0, new))
+        self.got = torch.cat([before, weights], dim=2)  # [B, Hq, tokens, tokens]
+        for row in range(batch):
+            self.evict(row, int((~seen[row, :, -1].any(dim=0) & (self.kept[row].all(dim=0))).sum()), new)
+        return (weights @ values.float()).to(query.dtype)
+
+    def evict(self, row, padding, new):
+        """`padding`: tokens of this row, its first, that are none."""
+        layer, heads = self.layer, range(self.kept.shape[1])
+        target = layer.target(self.get_seq_length() - padding)
+        for head in heads:
+            places = [place for place in self.kept[row, head].nonzero().flatten().tolist() if place >= padding]
+            if len(places) <= target + (0 if new > 1 else EVERY - 1):
+                continue
+            scores = SCORES[layer.policy.name](self, layer.policy, row, head, places)
+            last = len(places) - layer.keep_last
+            ranked = sorted(range(len(places)), key=lambda i: (-(torch.inf if i < layer.keep_first or i >= last else float(scores[i])), i))
+            self.kept[row, head, padding:] = False
+            self.kept[row, head, [places[i] for i in ranked[:target]]] = True
+
+    def group(self, row, head):
+        """[G, queries, keys]: the attention of the heads that share this key head."""
+        groups = self.got.shape[1] // self.kept.shape[1]
+        return self.got[row, head * groups : (head + 1) * groups]
+
+    def reorder_cache(self, beams):
+        self.keys, self.values, self.kept, self.got, self.queries = (each[beams] for each in (self.keys, self.values, self.kept, self.got, self.queries))
+
+
+def mean_attention(layer, policy, row, head, places):
+    """The attention that each key got of the queries that saw it, which count 1 / e less every `horizon` queries, times the norm of its value."""
+    got, now = layer.group(row, head).mean(0), layer.get_seq_length()
+    fading = [math.exp(-(now - 1 - query) / policy.horizon) for query in range(now)]
+    means = [sum(fading[query] * got[query, place] for query in range(place, now)) / sum(fading[place:]) for place in places]
+    return [mean * layer.values[row, head, place].float().norm() for mean, place in zip(means, places)]
+
+
+def h2o(layer, policy, row, head, places):
+    return layer.group(row, head).mean(0).sum(0)[places]
+
+
+def tova(layer, policy, row, head, places):
+    """As all heads see it: they keep the same tokens."""
+    return layer.got[row, :, -1, places].mean(0)
+
+
+def snapkv(layer, policy, row, head, places):
+    """What the latest queries, asked again, give to what is held now."""
+    now, count = layer.get_seq_length(), len(places) - policy.window
+    groups, keys = layer.queries.shape[1] // layer.keys.shape[1], layer.keys[row, head, places].float()
+    got = torch.zeros(len(places))
+    for query in range(now - policy.window, now):
+        scores = layer.queries[row, head * groups : (head + 1) * groups, query].float() @ keys.T  # [G, places]
+        got += scores.masked_fill(torch.tensor(places) > query, -torch.inf).softmax(-1).mean(0)
+    near = [range(max(0, i - policy.pooling // 2), min(count, i + policy.pooling // 2 + 1)) for i in range(count)]
+    return [sum(got[i] for i in some) / len(some) for some in near] + [torch.inf] * policy.window
+
+
+def keydiff(layer, policy, row, head, places):
+    keys = layer.keys[row, head, places].float()
+    anchor = sum(key / key.norm() for key in keys) / len(keys)
+    return [-(key @ anchor) / key.norm() / anchor.norm() for key in keys]
+
+
+def lagkv(layer, policy, row, head, places):
+    """Ranks within each part of `lag` tokens that has another behind it; what has none stays, the latest first."""
+    lag, first = max(1, min(policy.lag, layer.layer.target(layer.get_seq_length()) // 4)), layer.layer.keep_first
+    scores = [1 + i / len(places) for i in range(len(places))]
+    for start in range(first, len(places) - 2 * lag + 1, lag):
+        spreads = 0
+        for rows in (layer.keys[row, head, places].float(), layer.values[row, head, places].float()):
+            part, after = rows[start : start + lag], rows[start + lag : start + 2 * lag]
+            low, high = after.min(0).values, after.max(0).values
+            spreads = spreads + ((part - low) / (high - low)).std(-1).softmax(-1)
+        for rank, i in enumerate(spreads.argsort().tolist()):
+            scores[start + i] = rank / lag
+    return scores
+
+
+def expected_attention(layer, policy, row, head, places):
+    """By the mean and the covariance matrix of each query head's latest queries."""
+    groups, keys, total = layer.queries.shape[1] // layer.keys.shape[1], layer.keys[row, head, places].float(), 0
+    for group in range(head * groups, (head + 1) * groups):
+        latest = layer.queries[row, group, -policy.window :].float()
+        mean, covariance = latest.mean(0), torch.cov(latest.T, correction=0)
+        total = total + torch.stack([mean @ key + key @ covariance @ key / 2 for key in keys]).softmax(0)
+    return total / groups * layer.values[row, head, places].float().norm(dim=-1)
+
+
+SCORES = {each.__name__: each for each in (mean_attention, h2o, tova, snapkv, keydiff, lagkv, expected_attention)}
 FORMULAS = {
+    PolicyLayer: EvictedLayer,
     SinkLayer: lambda layer: SlowLayer(sinks(layer)),
     WindowLayer: lambda layer: SlowLayer(window(layer)),
     QuantizedLayer: RoundedLayer,

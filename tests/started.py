@@ -11,8 +11,8 @@ from ui.state import Registry
 
 
 @contextmanager
-def started_page():
-    """Yields (address, registry). Every listed model is the tiny one; ids with "no/" in front cannot be had, nor an empty one."""
+def started_page(model=None):
+    """Yields (address, registry). `model` is the page's own. Every listed model is the tiny one; ids with "no/" in front cannot be had, nor an empty one."""
     tiny, original = make_model("llama"), models.load
 
     def load(model_id="tiny", *arguments, **options):
@@ -22,7 +22,7 @@ def started_page():
 
     models.load = load
     registry = Registry()
-    blocks = page.build(registry=registry)
+    blocks = page.build(model, registry)
     try:
         _, address, _ = blocks.launch(prevent_thread_lock=True, quiet=True, **theme.launch_options())
         yield address, registry

@@ -12,7 +12,7 @@ import transformers
 from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
-from kvcache.chat.conversation import Conversation, ConversationError, _continue, _Turn, accepts_system, render, tokenize
+from kvcache.chat.conversation import Conversation, ConversationError, Turn, _continue, accepts_system, render, tokenize
 from kvcache.chat.engine import Done, Prefill, Sampling, Token
 
 GREEDY = Sampling(max_new_tokens=12)
@@ -294,6 +294,38 @@ def test_a_window_that_can_not_go_back_is_recomputed_and_says_so(name):
     assert conversation.cache.get_seq_length() == len(conversation.ids) - 1
     say(other, "Hello there")
     assert conversation.messages[:2] == other.messages
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "sink", "quantized"])
+def test_a_cache_that_forgets_or_rounds_says_the_same_again_however_it_was_made_to_recompute(name):
+    """On a conversation that is read again at once instead of turn by turn these caches hold something else, and go on otherwise."""
+    conversation = chat(cache_name=name)
+    for text in ("Hello there", WORDS * 3, "x", "Tell me more"):
+        say(conversation, text)
+    ids = conversation.ids
+    list(conversation.regenerate())
+    assert conversation.ids == ids
+    say(conversation, conversation.undo())
+    assert conversation.ids == ids
+    conversation.release()
+    list(conversation.regenerate())
+    assert conversation.ids == ids
+    elsewhere = conversation.with_cache("dynamic").with_cache(name, SMALL[name])
+    list(elsewhere.regenerate())
+    assert elsewhere.ids == ids
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "sink", "quantized"])
+def test_what_is_read_again_is_cut_as_it_was(name):
+    conversation = chat(make_model("llama"), cache_name=name, prefill_chunk=16)
+    fed = count_fed(conversation.loaded)
+    for text in ("Hello there", WORDS * 3):
+        say(conversation, text)
+    before = list(fed)
+    fed.clear()
+    conversation.release()
+    list(conversation.regenerate())
+    assert fed == before
 
 
 def test_regenerate_says_the_same_again_when_greedy_and_feeds_one_token():
@@ -601,7 +633,7 @@ def test_a_model_without_a_template_gets_a_plain_dialogue_and_its_own_next_quest
 
 def test_a_stop_text_of_several_tokens_is_read_anew_where_the_dialogue_does_not_go_on_like_it():
     asked = "User: hello\nAssistant:"
-    turn = _Turn("hello", " fine", asked, len(asked), (1, 2), (3, 4, 5), "\nUser:\n")  # its last token said more than ":"
+    turn = Turn("hello", " fine", asked, len(asked), (1, 2), (3, 4, 5), "\nUser:\n")  # its last token said more than ":"
     prompt = asked + " fine\nUser: how are you\nAssistant:"
     assert _continue(turn, prompt, {9}) is None
     assert _continue(turn, prompt, {5}) == ((1, 2, 3, 4), "\nUser: how are you\nAssistant:")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from kvcache.chat.engine import Prefill, Token
 
 KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
-RARE_KINDS = ("state",)  # in the legend only where a model has any
-COLUMN_COLOURS = ("var(--kv-keys)", "var(--kv-values)", "var(--kv-scales)", "var(--kv-residual)")
+COLUMNS = (("var(--kv-column-0)", 5, "solid"), ("var(--kv-column-1)", 3.5, "dash"), ("var(--kv-column-2)", 2.5, "dot"), ("var(--kv-column-3)", 1.5, "solid"))  # thinner ones on top: lines that coincide are all seen
 MAX_POINTS = 200
 POINT = ("processed", "seen", "held", "used_nbytes", "nbytes")  # what is recorded after each token
 MAX_LABELLED_LAYERS = 12
@@ -42,17 +41,15 @@ def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
 # -- memory by layer ---------------------------------------------------------------------------------------------
 
 def memory_figure(snapshot) -> dict:
-    """Horizontal stacked bars, one per layer, one colour per kind of byte; layer 0 on top."""
-    layers = [layer.as_dict() for layer in snapshot.layers]
-    names = layer_names(snapshot)
-    kinds = [k for k in KINDS if k not in RARE_KINDS or any(layer[k] for layer in layers)]
+    """Horizontal stacked bars, one colour per kind of byte: one per layer, layer 0 on top, or one for all where they are alike."""
+    layers, names = [layer.as_dict() for layer in snapshot.layers], layer_names(snapshot)
+    if len(layers) > 1 and all(layer == layers[0] for layer in layers):
+        layers, names = [{kind: len(layers) * nbytes for kind, nbytes in layers[0].items()}], [f"{len(layers)} layers"]
+    kinds = [kind for kind in KINDS if any(layer[kind] for layer in layers)]
     data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
     if len(layers) <= MAX_LABELLED_LAYERS:
         data.append(_totals([sum(layer.values()) for layer in layers], names))
-    layout = _memory_layout(names)
-    if not snapshot.total:
-        layout["xaxis"]["range"] = [0, 1000]
-    return {"data": data, "layout": layout}
+    return {"data": data, "layout": _memory_layout(names)}
 
 
 def layer_names(snapshot) -> list[str]:
@@ -82,7 +79,7 @@ def _memory_layout(names: Sequence[str]) -> dict:
     step = max(1, -(-count // MAX_LABELLED_LAYERS))
     ticks = list(range(0, count, step))
     return {
-        "barmode": "stack", "bargap": 0.3 if count <= MAX_LABELLED_LAYERS else 0.12,
+        "height": max(84, min(230, 44 + 40 * count)), "barmode": "stack", "bargap": 0.3 if count <= MAX_LABELLED_LAYERS else 0.12,
         "margin": {"l": 58, "r": 58 if count <= MAX_LABELLED_LAYERS else 14, "t": 6, "b": 26},
         "xaxis": {"tickformat": "~s", "ticksuffix": "B", "nticks": 5, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "tickmode": "array", "tickvals": ticks,
@@ -100,15 +97,23 @@ class History:
     """
     points: list[tuple[int, ...]] = field(default_factory=lambda: [(0,) * len(POINT)])
     turns: list[int] = field(default_factory=list)  # processed at the start of each turn
+    _start: int = 0  # processed at the start of this reply
     _read: int = 0  # tokens of this turn's prompt that were fed
 
     @property
     def processed(self) -> int:
         return self.points[-1][0]
 
-    def start_turn(self) -> None:
-        self.turns.append(self.processed)
-        self._read = 0
+    def start_turn(self, again: bool = False) -> None:
+        """A reply begins; `again`: another one to the same message."""
+        self._start, self._read = self.processed, 0
+        if not again or not self.turns:
+            self.turns.append(self.processed)
+
+    def undo_turn(self) -> None:
+        """Forget the last turn, as the conversation did."""
+        start = self.turns.pop() if self.turns else 0
+        self.points = [point for point in self.points if point[0] <= start]
 
     def add(self, event) -> None:
         """Record what the cache held at an event of the engine. A token is fed when the next one is picked."""
@@ -116,7 +121,7 @@ class History:
             self._read = event.done
         elif not isinstance(event, Token):
             return
-        fed = (self.turns[-1] if self.turns else 0) + self._read + (event.index if isinstance(event, Token) else 0)
+        fed = self._start + self._read + (event.index if isinstance(event, Token) else 0)
         if fed <= self.processed:
             return
         snapshot = event.snapshot
@@ -156,9 +161,9 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
     data = [
         *reserved,
         *_would_hold(x, seen, dynamic_nbytes),
-        _line("this cache", x, used, "var(--kv-keys)", unit="B", fill=True),
+        _line("this cache", x, used, "var(--kv-text)", unit="B", fill=True),
         _line("tokens seen", x, seen, "var(--kv-text-soft)", axis="y2", dash="dot"),
-        _line("tokens held", x, held, "var(--kv-values)", axis="y2"),
+        _line("tokens held", x, held, "var(--kv-text)", axis="y2"),
     ]
     shapes = [_turn_mark(at) for at in history.turns[1:]] if len(history.turns) <= 24 else []
     notes = [_turn_label(at, number) for at, number in labelled_turns(history.turns, history.processed)]
@@ -166,20 +171,18 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
     if limit and limit <= 4 * max(max(seen), 64):
         shapes.append(_level(limit))
         notes.append(_level_label(limit, f"{name} {limit:,}"))
-    layout = _history_layout(shapes, notes)
-    if not history.processed:
-        layout["xaxis"]["range"], layout["yaxis"]["range"], layout["yaxis2"]["range"] = [0, 100], [0, 1000], [0, 100]
-    return {"data": data, "layout": layout}
+    return {"data": data, "layout": _history_layout(shapes, notes)}
 
 
 def _line(name: str, x: list, y: list, colour: str, *, axis: str = "y", dash: str = "solid", unit: str = "",
-          fill: bool = False) -> dict:
+          fill: bool = False, width: float = 2) -> dict:
+    """A line in steps: a chunk of a prompt is fed at once, and what was held meanwhile is not known."""
     number = "%{y:.3~s}B" if unit else "%{y:,}"
     trace = {
         "type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, "yaxis": axis,
-        "line": {"color": colour, "width": 2, "dash": dash}, "hovertemplate": number,
+        "line": {"color": colour, "width": width, "dash": dash, "shape": "hv"}, "hovertemplate": number,
     }
-    return trace | ({"fill": "tozeroy", "fillcolor": "var(--kv-keys-faint)"} if fill else {})
+    return trace | ({"fill": "tozeroy", "fillcolor": "var(--kv-faint)"} if fill else {})
 
 
 def labelled_turns(turns: list[int], processed: int) -> list[tuple[int, int]]:
@@ -204,7 +207,7 @@ def _turn_label(at: int, number: int) -> dict:
 
 def _level(tokens: int) -> dict:
     return {"type": "line", "xref": "paper", "yref": "y2", "x0": 0, "x1": 1, "y0": tokens, "y1": tokens,
-            "line": {"color": "var(--kv-scales)", "width": 1.5, "dash": "longdash"}}
+            "line": {"color": "var(--kv-text-soft)", "width": 1.5, "dash": "longdash"}}
 
 
 def _level_label(tokens: int, text: str) -> dict:
@@ -228,10 +231,10 @@ def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Calla
     """Bytes in use over tokens processed, one line per column, and the dashed DynamicCache for scale."""
     data = []
     longest: list[tuple] = []
-    for (label, history), colour in zip(columns, COLUMN_COLOURS):
+    for (label, history), (colour, width, dash) in zip(columns, COLUMNS):
         points = decimate(history.points)
         longest = max(longest, points, key=len)
-        data.append(_line(label, [p[0] for p in points], [p[3] for p in points], colour, unit="B"))
+        data.append(_line(label, [p[0] for p in points], [p[3] for p in points], colour, unit="B", width=width, dash=dash))
     data += _would_hold([p[0] for p in longest], [p[1] for p in longest], dynamic_nbytes)
     layout = _history_layout([], [])
     layout.pop("yaxis2")
@@ -253,7 +256,7 @@ def memory_words(snapshot) -> str:
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,
                  capacity: int | None = None) -> list[tuple[str, str]]:
-    """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved, and Dynamic's."""
+    """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved and in all, and what Dynamic would use, as many times as all of this."""
     facts = [("seen", f"{snapshot.seen:,}"), ("held", f"{snapshot.held:,}")]
     if snapshot.cross:
         facts.append(("of the text", f"{snapshot.held_by_layer[-1]:,}"))
@@ -262,12 +265,12 @@ def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None,
     if capacity:
         facts.append(("capacity", f"{capacity:,}"))
     used = used_nbytes(snapshot)
-    facts.append(("measured", human_bytes(used)))
-    if predicted is not None:
+    facts.append(("in use", human_bytes(used)))
+    if predicted not in (None, used):
         facts.append(("predicted", human_bytes(predicted)))
     if snapshot.total > used:
-        facts.append(("reserved", human_bytes(snapshot.total - used)))
-    ratio = ratio_text(dynamic_nbytes, used)
+        facts += [("reserved beside", human_bytes(snapshot.total - used)), ("in all", human_bytes(snapshot.total))]
+    ratio = ratio_text(dynamic_nbytes, snapshot.total)
     if dynamic_nbytes or not used:
-        facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
+        facts.append(("DynamicCache would use", human_bytes(dynamic_nbytes) + (f" ({ratio} of this)" if ratio else "")))
     return facts

@@ -1,6 +1,7 @@
 """The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,16 +13,17 @@ import gradio as gr
 from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
-from kvcache.memory import take_snapshot
 
-from . import html_parts, layout, token_ribbon, view
+from . import html_parts, layout, view
 from .forms import CacheForm
 from .layout import ChatTab
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 from .stream import batches
 
-MODEL_QUEUE = "model"  # every event that computes stands in this one queue
+PEOPLE = int(os.environ.get("KVCACHE_PEOPLE_AT_ONCE") or 64)  # whose replies are written at once; more stand in a queue
+CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
+COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
@@ -55,7 +57,8 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         session.chat_box.give_back(typed)
         yield refused(tab, reason(error)) | _at_rest(tab, session)
         return
-    session.busy = True
+    work = session.at_work()
+    work.__enter__()
     try:
         yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
                tab.message: layout.STOP_BUTTON}
@@ -68,11 +71,15 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         yield refused(tab, f"The reply broke off: {error}") | _at_rest(tab, session)
         return
     finally:
-        session.busy = False
+        work.__exit__(None, None, None)
         registry.make_room(keep=session)
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)
+        if ask is not again:
+            session.history.turns.pop()
+    else:
+        session.endings[len(session.conversation.messages) // 2 - 1] = written.reason
     yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
@@ -86,7 +93,7 @@ def _start(session: Session, ask: Callable, stop: threading.Event) -> tuple[list
     before = session.conversation.messages
     shown = view.chat_messages(session)
     user, events = ask(session.conversation, stop)
-    session.history.start_turn()
+    session.history.start_turn(again=ask is again)
     is_again = bool(before) and before[-2]["content"] == user and ask is again
     return (shown[:_last_user(shown)] if is_again else shown), user, events
 
@@ -123,6 +130,10 @@ def _charts(tab: ChatTab, session: Session, written: view.Reply) -> dict:
     pending = 1 if written.stats.generated else 0
     return {tab.memory: view.memory_chart(written.snapshot), tab.history: view.history_chart(session, written.snapshot),
             tab.fates: view.ribbon(session, written.fates, pending)}
+
+
+def _charts_at_rest(tab: ChatTab, session: Session) -> dict:
+    return dict(zip((tab.memory, tab.history, tab.fates), view.charts_at_rest(session)))
 
 
 def _at_rest(tab: ChatTab, session: Session) -> dict:
@@ -196,10 +207,10 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
-def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
-    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here."""
+def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
+    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here; `opened`: the event that comes first."""
     painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
+    compute = {**CHAT_QUEUE, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
@@ -238,14 +249,14 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if session.chat_box.occupied:
             return refused(tab, "A reply is being written: press Stop, then Undo.")
         try:
-            text = session.conversation.undo() if session.conversation else ""
+            text = session.undo()
         except ValueError as error:
             return refused(tab, str(error))
         if not text:
             return refused(tab, "There is nothing to undo: the conversation is empty.")
-        sentence = "Took back the last message and its reply. The cache is cut back with the next message, or computed again if it can't be."
         session.chat_box.undo(text)
-        return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info")}
+        sentence = "Took back the last message and its reply." + view.after_undo(session)
+        return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
@@ -256,7 +267,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         else:
             session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, tab.fates: token_ribbon.ribbon_html([]), **_empty_charts(tab, session)}
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **_charts_at_rest(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))
@@ -271,7 +282,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
-    wire_setup(tab, header, registry, page, forms)
+    wire_setup(tab, header, registry, page, forms, opened)
     page.unload(gone)
 
 
@@ -283,14 +294,6 @@ def about(loaded) -> str:
 
 def system_words(loaded) -> dict[str, Any]:
     return layout.TEXT_TO_READ if loaded.is_encoder_decoder and chats(loaded) else layout.SYSTEM_PROMPT
-
-
-def _empty_charts(tab: ChatTab, session: Session) -> dict:
-    """Charts of a cache that has seen nothing: the layers and axes stand, so that the first reply moves nothing."""
-    if session.conversation is None:
-        return {}
-    snapshot = take_snapshot(session.conversation.cache)
-    return {tab.memory: view.memory_chart(snapshot), tab.history: view.history_chart(session, snapshot)}
 
 
 def refitted(session: Session, values: Mapping, config, which: Sequence[CacheForm]) -> dict:
@@ -307,7 +310,7 @@ def refitted(session: Session, values: Mapping, config, which: Sequence[CacheFor
     return shown
 
 
-def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
+def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
     """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
     quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     inputs = {tab.model} | tab.form.inputs
@@ -354,16 +357,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             load_picked(values, progress)
         if session.showing:
             return gr.skip()  # another one was picked meanwhile
-        shown = model_changed(values, request, progress)
-        if session.conversation or session.chat_box.occupied:
-            return shown  # a chat has begun meanwhile
-        if tab.form.cache in shown:
-            values = values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])}
-        try:
-            session.prepare(read_settings(tab, values))
-        except ValueError:
-            return shown
-        return shown | _empty_charts(tab, session)
+        return model_changed(values, request, progress)
 
     def settled(values, request: gr.Request):
         """What was picked while a model was read, with its own settings and reasons; in place of a model that can't be had, the one before."""
@@ -376,7 +370,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
     for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
-                 page.load(arrived, tab.settings | menus, [*model_outputs, tab.memory, tab.history], **load)):
+                 (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):

@@ -1,54 +1,72 @@
-"""What each cache forgets, as measured on the bundled model: recall over the distance between telling and question."""
+"""What each cache forgets, as measured on the bundled model: recall over the distance between telling and question, each line named at its end."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvcache import bundled
-from kvcache.bundled import separation
 
 from . import html_parts
 
-# Caches that answer alike lie on one line: the wider ones are drawn first.
-STYLES = {
-    "Dynamic": ("var(--kv-keys)", 6, "solid"), "Static": ("var(--kv-text-soft)", 1.5, "dot"), "Offloaded": ("var(--kv-text-soft)", 1.5, "dash"),
-    separation.NO_CACHE: ("var(--kv-text)", 1.5, "dash"), "Native 8-bit": ("var(--kv-values)", 4, "dot"), "Native 4-bit": ("var(--kv-values)", 2, "solid"),
-    "Native 2-bit, keys by token": ("var(--kv-evicted)", 2, "dash"), "Native 2-bit": ("var(--kv-scales)", 2, "solid"), "HQQ 2-bit": ("var(--kv-scales)", 2, "dot"), "HQQ 1-bit": ("var(--kv-scales)", 2, "dash"),
-    separation.UPSTREAM: ("var(--kv-text-soft)", 2, "solid"),
-    "Window": ("var(--kv-residual)", 3, "solid"), "Sink": ("var(--kv-state)", 2, "dash"), separation.NEVER_TOLD: ("var(--kv-evicted)", 2, "dot"),
+SHOWN = {  # of all that was measured, the lines that tell most: how a label begins -> its words at the line's end
+    "Dynamic": "full cache", "Native 4-bit": "4 bits", "Native 2-bit, keys by token": "2 bits, keys by token", "Window": "window of 256",
 }
+COLOURS = tuple(f"column-{n}" for n in range(6))  # of lines, in order
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")  # beside the colours, which not everybody tells apart
+APART = 0.09  # of the axis between two names at lines' ends
 
 
-COLOURS = ("keys", "text-soft", "values", "residual", "state", "scales", "evicted")  # of the models that are here, in order
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")  # beside the colours, which not everybody tells apart
+def of_caches(measured: Mapping) -> dict:
+    """As measured, the lines of SHOWN alone, under their words."""
+    found = {words: row for start, words in SHOWN.items() for row in measured["rows"] if row["label"] == start or row["label"].startswith(f"{start} ") or row["label"].startswith(f"{start},")}
+    return {**measured, "rows": [{**row, "label": words} for words, row in found.items()]}
 
 
 def figure(measured: Mapping) -> dict:
     """Lines: share of questions answered right over tokens between telling and question, one per row."""
-    distances = [int(d) for d in measured["rows"][0]["recalled"]]
+    rows = measured["rows"]
+    distances = [int(d) for d in rows[0]["recalled"]]
     layout = {
-        "margin": {"l": 52, "r": 14, "t": 10, "b": 44}, "hovermode": "closest",
+        "margin": {"l": 52, "r": 150, "t": 10, "b": 44}, "hovermode": "closest", "meta": {"named": True},
         "xaxis": {"type": "log", "title": {"text": "tokens between the telling and the question", "standoff": 6}, "tickmode": "array", "tickvals": distances,
                   "ticktext": [f"{d:,}" for d in distances]},
-        "yaxis": {"title": {"text": "answered right", "standoff": 6}, "tickformat": ".0%", "range": [-0.03, 1.03]},
+        "yaxis": {"title": {"text": "answered right", "standoff": 6}, "tickformat": ".0%", "range": [-0.05, 1.05]},
+        "annotations": _names(rows),
     }
-    return {"data": [_line(row) for row in measured["rows"]], "layout": layout}
+    return {"data": [_line(row, place) for place, row in enumerate(rows)], "layout": layout}
 
 
-def _line(row: Mapping) -> dict:
-    colour, width, dash = next((style for start, style in STYLES.items() if row["label"].startswith(start)), ("var(--kv-text)", 1.5, "solid"))
-    symbol = "circle"
-    if row["label"] in bundled.MODELS:
-        place = list(bundled.MODELS).index(row["label"])
-        colour, width, symbol = f"var(--kv-{COLOURS[place]})", 2, SYMBOLS[place]
+def _line(row: Mapping, place: int) -> dict:
     return {
         "type": "scatter", "mode": "lines+markers", "name": row["label"], "x": [int(d) for d in row["recalled"]], "y": list(row["recalled"].values()),
-        "line": {"color": colour, "width": width, "dash": dash}, "marker": {"size": width + 4 if symbol == "circle" else 9, "symbol": symbol},
+        "line": {"color": _colour(place), "width": 2.5 if place else 5}, "marker": {"size": 9, "symbol": SYMBOLS[place % len(SYMBOLS)]},
         "hovertemplate": f"{row['label']}, %{{x:,}} tokens: %{{y:.0%}}<extra></extra>",
     }
 
 
+def _colour(place: int) -> str:
+    return f"var(--kv-{COLOURS[place % len(COLOURS)]})"
+
+
+def _names(rows: Sequence[Mapping]) -> list[dict]:
+    """Each line's name behind its end, moved where two would lie on one another."""
+    heights = spread([list(row["recalled"].values())[-1] for row in rows])
+    return [
+        {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 8, "y": height, "yref": "y", "yanchor": "middle", "showarrow": False, "text": row["label"], "font": {"color": _colour(place)}}
+        for place, (row, height) in enumerate(zip(rows, heights))
+    ]
+
+
+def spread(heights: Sequence[float], apart: float = APART) -> list[float]:
+    """Heights in the same order, at least `apart` from one another, none below the lowest."""
+    order, placed = sorted(range(len(heights)), key=lambda at: heights[at]), list(heights)
+    for below, above in zip(order, order[1:]):
+        placed[above] = max(placed[above], placed[below] + apart)
+    surplus = max(placed, default=0) - max(1.0, max(heights, default=0))
+    return [height - surplus for height in placed] if surplus > 0 else placed
+
+
 def words(measured: Mapping) -> str:
-    """The chart in a sentence: every cache's share at the longest distance."""
+    """The chart in a sentence: every line's share at the longest distance."""
     furthest = list(measured["rows"][0]["recalled"])[-1]
     shares = ", ".join(f"{row['label']} {row['recalled'][furthest]:.0%}" for row in measured["rows"] if furthest in row["recalled"])
     return f"Answered right {int(furthest):,} tokens after the telling: {shares}."
@@ -56,7 +74,7 @@ def words(measured: Mapping) -> str:
 
 def of_models(evaluations: Mapping[str, Mapping]) -> dict:
     """What each bundled model recalls with its own full cache, in the form of a separation: evaluations by the model's name."""
-    cells = {name: found["trained_ways"] for name, found in evaluations.items()}
+    cells = {name: found["trained_ways"] for name, found in evaluations.items() if name in bundled.MODELS}
     rows = [{"label": name, "recalled": {d: cell["recalled"] for d, cell in row.items()}} for name, row in cells.items()]
     counts = sorted({cell["questions"] for row in cells.values() for cell in row.values()})
     return {"questions": f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0], "rows": rows}

@@ -4,7 +4,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = {"speed": "kvcache.measure.speed.command"}  # what -> the module whose main() takes the other arguments
+# What is asked -> the module whose main() takes the other arguments.
+COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command", "load": "kvcache.measure.load", "replay": "kvcache.measure.replay"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     asked = what in ("-h", "--help")
     named = "" if asked or not what else f", not {what!r}"
-    print(f"usage: python -m kvcache.measure {'|'.join(COMMANDS)} [options]{named}; python -m kvcache.measure speed --help lists them", file=sys.stderr)
+    print(f"usage: python -m kvcache.measure {'|'.join(COMMANDS)} [options]{named}; python -m kvcache.measure speed --help, say, lists them", file=sys.stderr)
     raise SystemExit(0 if asked else 2)
 
 

@@ -1,33 +1,27 @@
 """A report as Plotly figures and as one page that needs nothing else.
 
 A figure is a plain dict {"data": [...], "layout": {...}} whose colours are CSS variables, as in the playground, which
-resolves them when it draws; the page that is written to a file puts its own colours in their place.
+resolves them when it draws; `page` puts its own colours in their place.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ...extras import why_not_imported
+from .. import page
 from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
 COLOURS = {
-    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-evicted)", "dynamic": "var(--kv-keys)", "static": "var(--kv-keys)",
-    "native": "var(--kv-residual)", "fused": "var(--kv-values)", "hqq": "var(--kv-scales)", "quanto": "var(--kv-state)",
-    "window": "var(--kv-text)", "sink": "var(--kv-text)",
+    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text-soft)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
+    "native": "var(--kv-column-1)", "fused": "var(--kv-column-2)", "hqq": "var(--kv-column-3)", "quanto": "var(--kv-column-4)",
+    "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)",
 }  # fmt: skip
 DASHES = {
     "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "dynamic-compiled": "dot", "fused-4-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
     "fused-8": "dot", "fused-2": "dash", "sink": "dash", "alone": "dot",
 }  # fmt: skip
 SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}  # as dashes tell lines of one colour apart, so these their points
-# The page's own colours in light, for a page that stands alone.
-LIGHT = {
-    "--kv-keys": "#4457e0", "--kv-values": "#10a393", "--kv-scales": "#e8a23d", "--kv-residual": "#8f63dd", "--kv-state": "#d9577a",
-    "--kv-evicted": "#a9b1c2", "--kv-text": "#1b2130", "--kv-text-soft": "#5b6477", "--kv-grid": "#e7e9ef",
-}  # fmt: skip
 
 
 def ms_figure(rows: Sequence[Row]) -> dict:
@@ -98,15 +92,6 @@ def short(tokens: int) -> str:
 
 # -- a page of its own -------------------------------------------------------------------------------------------------
 
-STYLE = """
-body { font: 14px/1.5 system-ui, sans-serif; color: #1b2130; background: #f6f7fa; margin: 0 auto; max-width: 1180px; padding: 16px; }
-section { background: #fff; border: 1px solid #e3e6ed; border-radius: 12px; padding: 14px 16px; margin: 16px 0; }
-h1 { font-size: 20px; } h2 { font-size: 15px; margin: 0; } p, li { color: #5b6477; max-width: 100ch; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 12px; } .chart { height: 460px; min-width: 0; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 12.5px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 8px; text-align: right; font-weight: 400; white-space: nowrap; border-top: 1px solid #e3e6ed; }
-thead th { color: #5b6477; border: 0; } tr > :first-child { text-align: left; font-weight: 600; }
-"""
 NOTES = (
     "ms/token: the median step of interleaved rounds plus the share of work that comes once in many tokens (a flush, a growing buffer's copy).",
     "vs upstream: how many tokens are made, and how many bytes held, beside transformers' DynamicCache in the same place of the same run.",
@@ -117,52 +102,20 @@ NOTES = (
 
 def html(report: Report) -> str:
     """The whole report as one HTML file with plotly.js inside: no network, no other file. Raises ImportError without plotly."""
-    try:
-        from plotly.offline import get_plotlyjs  # the library itself draws nothing
-    except ImportError as error:
-        raise ImportError(f"the page of charts cannot be made: {why_not_imported(error)}") from error
-
     sections = "".join(_section(report, n, *group) for n, group in enumerate(report.groups()))
     left_out = "".join(f"<li>{escape(each)}</li>" for each in left_out_words(report))
     missing = f"<section><h2>Not measured</h2><ul>{left_out}</ul></section>" if left_out else ""
-    aims = _targets(report)
-    notes = "".join(f"<p>{escape(note)}</p>" for note in NOTES)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>KV cache speed</title><style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body>"
-        f"<h1>KV caches: time and bytes of a token</h1><p>{escape(report.where())}</p>{notes}{aims}{sections}{missing}</body></html>"
-    )
+    return page.whole("KV cache speed", "KV caches: time and bytes of a token", [report.where(), *NOTES], _targets(report) + sections + missing)
 
 
 def _targets(report: Report) -> str:
     outcomes = targets.outcomes(report)
-    return f"<section><h2>Targets</h2>{_table(targets.HEADS, [each.cells for each in outcomes])}</section>" if outcomes else ""
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(map(_table_row, lines))}</tbody></table></div>'
+    return f"<section><h2>Targets</h2>{page.table(targets.HEADS, [each.cells for each in outcomes])}</section>" if outcomes else ""
 
 
 def _section(report: Report, number: int, level: str, heads: int, threads: int) -> str:
     rows = report.find(level=level, query_heads=heads, threads=threads)
     drawn = (ms_figure(rows), bytes_figure(rows)) if len({row.context for row in rows}) > 1 else ()  # a line needs two points
-    charts = "".join(_chart(f"chart-{number}-{n}", figure) for n, figure in enumerate(drawn))
-    table = _table(COLUMNS, [cells(report, row) for row in sorted(rows, key=lambda row: row.context)])
+    charts = "".join(page.chart(f"chart-{number}-{n}", figure) for n, figure in enumerate(drawn))
+    table = page.table(COLUMNS, [cells(report, row) for row in sorted(rows, key=lambda row: row.context)])
     return f'<section><h2>{escape(title(level, heads, threads))}</h2><div class="charts">{charts}</div>{table}</section>'
-
-
-def _table_row(texts: Sequence[str]) -> str:
-    first, *rest = texts
-    return f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(text)}</td>" for text in rest)}</tr>'
-
-
-def _chart(name: str, figure: dict) -> str:
-    layout = figure["layout"] | {"showlegend": True, "legend": {"orientation": "h", "y": -0.18, "font": {"size": 11}}, "paper_bgcolor": "#fff", "plot_bgcolor": "#fff"}
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] = layout[axis] | {"gridcolor": "var(--kv-grid)"}
-    text = json.dumps({"data": figure["data"], "layout": layout}).replace("</", "<\\/")
-    for variable, colour in LIGHT.items():
-        text = text.replace(f"var({variable})", colour)
-    draw = f"const f = {text}; Plotly.newPlot('{name}', f.data, f.layout, {{responsive: true, displaylogo: false}});"
-    return f'<div class="chart" id="{name}"></div><script>addEventListener("load", () => {{ {draw} }})</script>'

@@ -1,0 +1,101 @@
+"""A cache as one word of a command line: "quantized:key_bits=4,value_bits=2"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ... import catalog
+from ...cache import Cache
+from ...chat.models import LoadedModel
+
+WORDS = {"true": True, "false": False}
+USUAL = (
+    "quantized:nbits=8", "quantized:nbits=4", "quantized:key_bits=4,value_bits=2", "quantized:nbits=2",
+    "evicting:budget=0.25", "evicting:budget=0.125", "evicting:policy=snapkv,budget=0.25", "evicting:policy=lagkv,budget=0.25",
+    "sliding_window:window_length={quarter}", "sink:window_length={half}", "sink:window_length={quarter}", "sink:window_length={eighth}",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A cache of the catalog with some of its parameters; the others are the entry's defaults."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        given = ",".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"{self.name}:{given}" if given else self.name
+
+    @property
+    def label(self) -> str:
+        """As menus and tables call it: "Sink 4 + 252"."""
+        return catalog.entry(self.name).describe(**self.parameters)
+
+    def check(self, model: torch.nn.Module) -> Spec:
+        """The same with every value given in its own type. Raises ValueError, naming the cache, where the model or the entry refuses."""
+        try:
+            checked = catalog.entry(self.name).check(model, **self.parameters)
+        except ValueError as error:
+            raise ValueError(f"the cache {str(self)!r} can't be had: {error}") from error
+        return Spec(self.name, {name: checked[name] for name in self.parameters})
+
+    def make(self, loaded: LoadedModel) -> Cache:
+        """A fresh cache."""
+        return catalog.create(self.name, loaded.model, **self.parameters)
+
+
+def parse(text: str) -> Spec:
+    """The inverse of str(spec). Raises ValueError, which shows how it is written, for anything else and for a cache or a parameter that is not in the catalog."""
+    name, colon, rest = text.strip().partition(":")
+    if not name or (colon and not rest.strip()):
+        raise ValueError(f"a cache is written as NAME or NAME:PARAMETER=VALUE,..., for example quantized:nbits=4; got {text!r}")
+    known = catalog.entry(name)
+    parameters: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals or not value:
+            raise ValueError(f"a parameter is written as NAME=VALUE, got {part!r} in {text!r}")
+        if key in parameters:
+            raise ValueError(f"{key} is given twice in {text!r}")
+        parameters[key] = value_of(value)
+    unknown = [key for key in parameters if key not in known.known(parameters)]
+    if unknown:
+        raise ValueError(f"{name} has no parameter {unknown[0]!r}; it takes {', '.join(known.known(parameters)) or 'no parameters'}")
+    return Spec(name, parameters)
+
+
+def value_of(text: str) -> Any:
+    """A whole number, a number, True or False, else the text itself."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return WORDS.get(text.lower(), text)
+
+
+def usual(loaded: LoadedModel, tokens: int) -> list[Spec]:
+    """What is measured where nothing is chosen, as far as the model takes it: USUAL, and every other lossy cache as it comes."""
+    chosen = list(map(parse, at(tokens)))
+    named = {spec.name for spec in chosen}
+    chosen += [Spec(name) for name, entry in catalog.ENTRIES.items() if entry.lossy and name not in named]
+    return [spec for spec in chosen if not why_not(spec, loaded)]
+
+
+def at(tokens: int) -> list[str]:
+    """USUAL for a context of so many tokens."""
+    return [text.format(half=tokens // 2, quarter=tokens // 4, eighth=tokens // 8) for text in USUAL]
+
+
+def why_not(spec: Spec, loaded: LoadedModel) -> str | None:
+    """Why this model can't have this cache, or None."""
+    try:
+        spec.check(loaded.model)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,285 @@
+"""Evicting by policy: the tokens that stay are those of each policy's slow formula, and the bytes of the others are gone."""
+
+import pytest
+import torch
+import transformers
+from architectures import chunks, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
+from slow import SCORES, slow
+
+import kvcache
+from kvcache.caches.evicting import EVERY, PolicyLayer
+from kvcache.policies import POLICIES, Policy, policy_of
+from kvcache.policies.snapkv import SnapKV
+
+CLOSE = dict(atol=2e-4, rtol=1e-4)  # as elsewhere: float32 sums in another order
+PIECES = [(0, 50), (50, 57), *((i, i + 1) for i in range(57, 140))]
+
+
+def evicting(model, **settings):
+    return kvcache.create("evicting", model, **{"budget": 24, "keep_last": 8, **settings})
+
+
+def fed(model, cache, ids, pieces):
+    """[B, T, V], the plain forwards of a user's own loop."""
+    return logits_with_cache(model, ids, cache, pieces)
+
+
+@pytest.mark.parametrize("budget", [24, 0.4])
+@pytest.mark.parametrize("policy", SCORES)
+def test_a_policy_keeps_what_its_slow_formula_keeps(policy, budget):
+    model, ids = model_of("llama"), token_ids(2, 140)
+    least = {"budget": 48} if policy_of(policy).queries > 8 and budget == 24 else {"budget": budget}  # above what stays in any case
+    settings = {**least, "policy": policy}
+    cache = evicting(model, **settings)
+    torch.testing.assert_close(fed(model, cache, ids, PIECES), fed(model, slow(evicting(model, **settings)), ids, PIECES), **CLOSE)
+    assert cache.held_length() < cache.get_seq_length() == 140
+
+
+def test_every_policy_has_a_formula_a_paper_and_a_sentence():
+    assert set(SCORES) == set(POLICIES)
+    for name, policy in POLICIES.items():
+        assert policy.name == name and policy.paper.startswith("https://arxiv.org/abs/") and policy.paper.rsplit("/", 1)[1] in policy.__doc__
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_row_by_row_is_as_all_rows_together(policy):
+    model, ids = model_of("qwen3"), token_ids(3, 130)
+    together = fed(model, evicting(model, policy=policy, budget=0.4), ids, PIECES[:60])
+    for row in range(3):
+        alone = fed(model, evicting(model, policy=policy, budget=0.4), ids[row : row + 1], PIECES[:60])
+        torch.testing.assert_close(alone, together[row : row + 1], **CLOSE)
+
+
+@pytest.mark.parametrize("budget", [24, 0.5])
+@pytest.mark.parametrize("policy", ["mean_attention", "h2o", "tova", "lagkv"])
+def test_a_padded_row_says_what_it_says_alone(policy, budget):
+    """Its padding is never counted and goes first, and it evicts when it would alone, though the rows beside it are longer."""
+    model, ids = model_of("llama"), token_ids(3, 130)
+    mask = torch.ones_like(ids)
+    padding = (9, 0, 37)
+    for row, count in enumerate(padding):
+        mask[row, :count] = 0
+    cache = evicting(model, policy=policy, budget=budget)
+    pieces = [(0, 60), *((i, i + 1) for i in range(60, 120)), (120, 130)]
+    with torch.no_grad():
+        together = torch.cat([kvcache.feed(model, ids[:, a:b], cache, attention_mask=mask[:, :b]) for a, b in pieces], dim=1)
+        for row, count in enumerate(padding):
+            alone = evicting(model, policy=policy, budget=budget)
+            right = torch.cat([kvcache.feed(model, ids[row : row + 1, max(a, count) : b], alone) for a, b in pieces], dim=1)
+            torch.testing.assert_close(together[row : row + 1, count:], right, **CLOSE)
+
+
+def test_padding_may_reach_over_the_first_chunks():
+    model, ids = model_of("llama"), token_ids(2, 90)
+    mask = torch.ones_like(ids)
+    mask[0, :33] = 0
+    cache, alone = evicting(model), evicting(model)
+    with torch.no_grad():
+        found = torch.cat([kvcache.feed(model, ids[:, a : a + 15], cache, attention_mask=mask[:, : a + 15]) for a in range(0, 90, 15)], dim=1)
+        right = torch.cat([kvcache.feed(model, ids[:1, max(a, 33) : a + 15], alone) for a in range(30, 90, 15)], dim=1)
+    torch.testing.assert_close(found[:1, 33:], right, **CLOSE)
+
+
+def test_padding_behind_tokens_is_refused():
+    model, ids = model_of("llama"), token_ids(2, 60)
+    mask = torch.ones_like(ids)
+    mask[0, 50:] = 0
+    with pytest.raises(ValueError, match="cannot take rows with padding behind tokens"):
+        kvcache.feed(model, ids, evicting(model), attention_mask=mask)
+    cache = evicting(model)
+    kvcache.feed(model, ids, cache)
+    with pytest.raises(ValueError, match="cannot take rows with padding behind tokens"):
+        kvcache.feed(model, ids[:, :5], cache, attention_mask=torch.cat([mask.flip(1), torch.ones(2, 5, dtype=torch.long)], dim=1))
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mistral", "gpt2", "phi"])
+def test_models_with_windows_and_without_rotation(name):
+    """A model's own windows stay its own; one without a layer of full attention is refused."""
+    model, ids = model_of(name), token_ids(1, 100)
+    if name == "mistral":
+        with pytest.raises(ValueError, match="no full-attention layer"):
+            evicting(model)
+        return
+    wide, narrow = evicting(model, budget=512), evicting(model)
+    torch.testing.assert_close(fed(model, wide, ids, chunks(100, 1)), logits_without_cache(model, ids), **CLOSE)
+    assert fed(model, narrow, ids, chunks(100, 1)).isfinite().all() and narrow.held_length() < 100
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("tokens", [1, 20, 90, 300])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_bytes_are_predicted_to_the_last_and_those_of_evicted_tokens_are_gone(name, tokens, policy):
+    model = model_of(name)
+    for settings in ({"budget": 64}, {"budget": 0.25}):
+        cache = evicting(model, policy=policy, **settings)
+        with torch.no_grad():
+            model(token_ids(2, tokens), past_key_values=cache)
+        predicted = kvcache.predict_memory("evicting", model, tokens, 2, policy=policy, keep_last=8, **settings)
+        assert predicted.by_kind() == kvcache.measure_memory(cache).by_kind()
+    assert tokens < 300 or kvcache.measure_memory(cache).total < 0.5 * kvcache.predict_memory("dynamic", model, tokens, 2).total or name == "gemma3"
+
+
+@pytest.mark.parametrize("policy", ["mean_attention", "lagkv"])
+def test_a_long_prompt_in_chunks_never_holds_more_than_the_budget_and_a_chunk(policy, monkeypatch):
+    model, ids, held = model_of("llama"), token_ids(1, 400), []
+    cache = evicting(model, policy=policy, budget=40)
+    cache.at_once = 50
+    update = PolicyLayer.update
+
+    def watched(layer, keys, values, *args, **kwargs):
+        handed = update(layer, keys, values)
+        held.append(handed[0].shape[2])
+        return handed
+
+    monkeypatch.setattr(PolicyLayer, "update", watched)
+    with torch.no_grad():
+        kvcache.feed(model, ids, cache)
+    assert max(held) == 90 and cache.held_length() == 40 and cache.get_seq_length() == 400
+
+
+def test_decoding_evicts_every_so_many_tokens_and_holds_no_more():
+    model, ids = model_of("llama"), token_ids(1, 200)
+    cache, lengths = evicting(model), []
+    for a, b in [(0, 60), *((i, i + 1) for i in range(60, 200))]:
+        fed(model, cache, ids, [(a, b)])
+        lengths.append(cache.held_length())
+    assert lengths[0] == 24 and max(lengths) == 24 + EVERY - 1 and lengths.count(24) == 1 + 140 // EVERY
+
+
+def test_the_first_and_the_latest_tokens_stay():
+    model, ids = model_of("llama", layers=1), token_ids(1, 80)
+    full, cache = kvcache.create("dynamic", model), evicting(model, keep_first=3)
+    fed(model, full, ids, [(0, 80)])
+    fed(model, cache, ids, [(0, 80)])
+    keys, kept = full.layers[0].keys, cache.layers[0].keys
+    assert torch.equal(kept[:, :, :3], keys[:, :, :3]) and torch.equal(kept[:, :, -8:], keys[:, :, -8:])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_fork_and_a_file_go_on_as_the_cache_would(policy, tmp_path):
+    """Saved between two evictions, with queries that wait to be added up."""
+    model, ids = model_of("llama"), token_ids(2, 140)
+    pieces, rest = PIECES[:22], PIECES[22:]
+    cache = evicting(model, policy=policy, budget=0.4)
+    fed(model, cache, ids, pieces)
+    cache.save(tmp_path / "cache", model)
+    loaded, branch = kvcache.load_cache(tmp_path / "cache", model), cache.fork()
+    fed(model, branch, token_ids(2, 60, seed=8), [(i, i + 1) for i in range(60)])
+    right = fed(model, cache, ids, rest)
+    assert torch.equal(fed(model, loaded, ids, rest), right)
+
+
+def test_rows_of_a_batch_may_evict_each_by_a_policy_of_its_own():
+    model, ids = model_of("llama"), token_ids(3, 100)
+    rows, alone = ([evicting(model), kvcache.create("dynamic", model), evicting(model, policy="lagkv", budget=0.5)] for _ in range(2))
+    for row, (one, other) in enumerate(zip(rows, alone)):
+        for cache in (one, other):
+            kvcache.feed(model, ids[row : row + 1, : 40 + 5 * row], cache)
+    batch = kvcache.Batch(rows, model)
+    for step in range(40):
+        tokens = [int(ids[row, 40 + 5 * row + step]) for row in range(3)]
+        together = kvcache.decode(model, batch, tokens)
+        apart = torch.cat([kvcache.feed(model, torch.tensor([[token]]), cache)[:, -1] for token, cache in zip(tokens, alone)])
+        torch.testing.assert_close(together, apart, **CLOSE)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_attention_that_goes_around_the_seam_is_refused_by_what_goes_by_queries_and_suits_the_rest(policy):
+    model, ids = model_of("llama"), token_ids(1, 60)
+    right = fed(model, evicting(model, policy=policy, budget=48), ids, [(0, 55), (55, 60)])
+    before, cache = model.config._attn_implementation, evicting(model, policy=policy, budget=48)
+    try:
+        model.set_attn_implementation("eager")
+        if not policy_of(policy).needs_query:
+            return torch.testing.assert_close(fed(model, evicting(model, policy=policy, budget=48), ids, [(0, 55), (55, 60)]), right, **CLOSE)
+        with pytest.raises(ValueError, match=f"{policy} chooses by queries.*set_attn_implementation"):
+            evicting(model, policy=policy, budget=48)
+        with pytest.raises(ValueError, match=f"by the query what it keeps .{policy}.*attn_implementation='sdpa'"):
+            fed(model, cache, ids, [(0, 60)])
+    finally:
+        model.set_attn_implementation(before)
+
+
+def test_padded_rows_by_attention_that_goes_around_the_seam_are_refused():
+    model, ids = model_of("llama"), token_ids(2, 60)
+    mask, before = torch.ones_like(ids), model.config._attn_implementation
+    mask[0, :5] = 0
+    try:
+        model.set_attn_implementation("eager")
+        with pytest.raises(ValueError, match="knows which of its rows are padding.*attn_implementation='sdpa'"):
+            kvcache.feed(model, ids, evicting(model, policy="lagkv"), attention_mask=mask)
+    finally:
+        model.set_attn_implementation(before)
+
+
+@pytest.mark.parametrize("kind", ["BloomConfig", "MptConfig"])
+def test_models_that_add_a_bias_by_position_are_refused(kind):
+    with pytest.raises(ValueError, match="adds a bias by position"):
+        evicting(getattr(transformers, kind)(), policy="lagkv")
+
+
+def test_a_bias_that_arrives_as_a_mask_is_refused():
+    model, ids = model_of("llama"), token_ids(1, 40)
+    mask = torch.full((1, 1, 40, 40), -1e30).triu(1) - torch.arange(40.0).flip(0)
+    with pytest.raises(ValueError, match="adds a bias by position to attention"):
+        model(ids, attention_mask=mask, past_key_values=evicting(model))
+
+
+def test_models_that_keep_latents_take_the_policies_that_ask_no_query():
+    model = tiny("DeepseekV3Config", num_hidden_layers=1, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=1, n_group=1, topk_group=1, first_k_dense_replace=1)
+    with pytest.raises(ValueError, match="keeps latents"):
+        evicting(model)
+    assert fed(model, evicting(model, policy="keydiff"), token_ids(1, 60), [(0, 59), (59, 60)]).isfinite().all()
+
+
+def test_values_are_checked():
+    model = model_of("llama")
+    for budget, sentence in ((0.0, "a share above 0"), (1.5, "a share above 0"), (36, "above the 36 tokens"), (True, "budget must be")):
+        with pytest.raises(ValueError, match=sentence):
+            kvcache.create("evicting", model, budget=budget)
+    with pytest.raises(ValueError, match="policy must be one of mean_attention"):
+        kvcache.EvictingCache(model.config, policy="nosuch")
+    assert kvcache.create("evicting", model, budget="0.25").layers[0].budget == 0.25
+    own = kvcache.EvictingCache(model.config, policy=SnapKV(window=8, pooling=3), budget=24, keep_last=4)
+    assert fed(model, own, token_ids(1, 60), [(0, 59), (59, 60)]).isfinite().all() and own.layers[0].keep_last == 8
+
+
+def test_a_policy_of_ones_own_is_a_dataclass_with_a_score():
+    class Oldest(Policy):
+        name, paper = "oldest", ""
+
+        def score(self, held):
+            return -torch.arange(held.keys.shape[2], dtype=torch.float32).expand(held.keys.shape[:3])
+
+    model, ids = model_of("llama", layers=1), token_ids(1, 80)
+    full, cache = kvcache.create("dynamic", model), kvcache.EvictingCache(model.config, policy=Oldest(), budget=24, keep_last=8)
+    fed(model, full, ids, [(0, 80)])
+    fed(model, cache, ids, [(0, 80)])
+    keys = full.layers[0].keys
+    assert torch.equal(cache.layers[0].keys, torch.cat([keys[:, :, :16], keys[:, :, -8:]], dim=2))
+
+
+def test_going_back_is_refused_once_queries_have_counted():
+    model, ids = model_of("llama"), token_ids(1, 60)
+    for policy, tokens in (("mean_attention", 20), ("lagkv", 60)):
+        cache = evicting(model, policy=policy)
+        fed(model, cache, ids, [(0, tokens)])
+        with pytest.raises(kvcache.CropError, match="reset"):
+            cache.crop(10)
+    fresh = evicting(model, policy="lagkv")
+    fed(model, fresh, ids, [(0, 20)])
+    fresh.crop(10)
+    torch.testing.assert_close(fed(model, fresh, ids, [(10, 20)]), logits_without_cache(model, ids[:, :20])[:, 10:], **CLOSE)
+
+
+def test_tokens_whose_queries_were_not_seen_are_refused():
+    model = model_of("llama")
+    full = kvcache.create("dynamic", model)
+    fed(model, full, token_ids(1, 50), [(0, 50)])
+    legacy, cache = full.to_legacy_cache(), kvcache.EvictingCache.from_legacy_cache(full.to_legacy_cache(), config=model.config, policy="lagkv", budget=40)
+    assert cache.held_length() == 40
+    cache = kvcache.EvictingCache.from_legacy_cache(legacy, config=model.config)
+    with pytest.raises(ValueError, match="of which it saw no query"):
+        fed(model, cache, token_ids(1, 5), [(0, 5)])
+    with pytest.raises(ValueError, match="cannot be assigned"):
+        cache.key_cache[0] = legacy[0][0]
