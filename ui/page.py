@@ -17,7 +17,7 @@ from .learn import cards_html, choice_html, glossary_html, lead_html
 from .state import Registry, watch
 
 DEFAULT_CACHE = "quantized"  # of which one sees from the first message on what it does
-CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
+CRUDE = "quantized", {"nbits": 2, "axis_key": "token", "rotate": False}  # rounds whole keys, in which a few loud channels drown the others
 PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), CRUDE)
 
 

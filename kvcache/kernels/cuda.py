@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..extras import why_not_imported
+from ..hadamard import rotate
 from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native
 from . import reference
 from .packed import Packed
@@ -107,7 +108,7 @@ def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | 
     """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
-    if (keys.block, keys.packed) != (values.block, values.packed) or keys.shape[:3] != values.shape[:3]:
+    if (keys.block, keys.packed, keys.ahead) != (values.block, values.packed, values.ahead) or keys.shape[:3] != values.shape[:3]:
         return False
     if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
@@ -235,6 +236,30 @@ def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Pac
 
 def attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None = None) -> torch.Tensor:
     """Few tokens', query [B, Hq, n, D], none of which goes by is_causal: [B, Hq, n, value D]. `span`: tokens to a program, a multiple of a block."""
+    scheme, (query, mask, keys, values) = values.scheme, (_turned(keys, query), _first_behind(mask, keys), _as_kernels_read(keys), _as_kernels_read(values))
+    out = _attention(query, keys, values, mask, scale, span)
+    return scheme.turned(out).to(out.dtype) if scheme.rotated else out
+
+
+def _turned(held: Packed, states: torch.Tensor) -> torch.Tensor:
+    """Rotated as the codes are, in the states' own dtype."""
+    return held.scheme.turned(states).to(states.dtype) if held.scheme.rotated else states
+
+
+def _as_kernels_read(states: Packed) -> Packed:
+    """The same tokens in an order that attention does not ask for: codes, then all that is in full precision, the first behind the recent ones, and rotated where codes are."""
+    if not states.ahead and not states.scheme.rotated:
+        return states
+    rows = states.recent() if not states.ahead else torch.cat([states.recent(), states.first[:, :, : states.ahead]], dim=2)
+    return states._replace(residual=_turned(states, rows), start=0, stop=rows.shape[2], first=None, ahead=0)
+
+
+def _first_behind(mask: torch.Tensor | None, keys: Packed) -> torch.Tensor | None:
+    """A mask in the order of `_as_kernels_read`."""
+    return mask if mask is None or not keys.ahead else torch.cat([mask[..., keys.ahead :], mask[..., : keys.ahead]], dim=-1)
+
+
+def _attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None) -> torch.Tensor:
     from .cuda_attention import attend, join
 
     kind, (batch, heads, tokens, _) = kind_of(query, keys, values, mask), keys.shape
@@ -308,6 +333,7 @@ def encoded(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
     """By the kernel."""
     from . import cuda_encode
 
+    states = rotate(states) if scheme.rotated else states
     states = states if states.stride(3) == 1 else states.contiguous()
     (b, h, t, d), side, constants = states.shape, Side.of(scheme, states.shape[3]), encode_constants(scheme, states.shape[3], block)
     shape = (b, h, t // block, d) if side.channel else (b, h, t, d // side.group)
