@@ -53,6 +53,7 @@ def _by_torch(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mas
         keys, values = (states.repeat_interleave(query.shape[1] // heads, dim=1) for states in (keys, values))
     return sdpa(query, keys, values, attn_mask=mask, scale=scale, is_causal=is_causal, enable_gqa=query.shape[1] != keys.shape[1])
 
+
 def faster(keys: torch.Tensor) -> bool:
     """Is there a kernel that attends with one token to plain keys [B, H, T, D], of this size, faster than torch does?"""
     return cpu.worth(keys)
