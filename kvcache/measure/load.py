@@ -13,6 +13,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -81,9 +82,10 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         root = Path(__file__).resolve().parents[2]
-        settings = {"KVCACHE_PEOPLE_AT_ONCE": str(people), "KVCACHE_API_SECONDS": str(SILENT_SECONDS), "KVCACHE_PREFIX_BYTES": str(PREFIX_BYTES)}
+        settings = {"KVCACHE_PEOPLE_AT_ONCE": str(people), "KVCACHE_API_SECONDS": str(SILENT_SECONDS), "KVCACHE_PREFIX_BYTES": str(PREFIX_BYTES), "PYTHONFAULTHANDLER": "1"}
         command = [sys.executable, "app.py", "--port", str(port), *(["--model", model] if model else [])]
-        self.process = subprocess.Popen(command, cwd=root, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.words = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, cwd=root, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=self.words)
         self.address = f"http://127.0.0.1:{port}/gradio_api/call/chat"
         self.page = f"http://127.0.0.1:{port}"
 
@@ -97,10 +99,17 @@ class Server:
             except OSError:
                 time.sleep(0.3)
         self.close()
-        raise RuntimeError(f"the playground did not start: {self.process.stderr.read().decode()[-2000:] if self.process.stderr else ''}")
+        raise RuntimeError(f"the playground did not start: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """How its log ends, and its exit status, if it has one."""
+        self.words.seek(0)
+        return f"{self.words.read().decode()[-2000:]} (exit status {self.process.poll()})"
 
     def rss(self) -> float:
-        """Resident memory in MB."""
+        """Resident memory in MB. Raises RuntimeError with its last words where it has ended."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the playground ended: {self.last_words()}")
         return psutil.Process(self.process.pid).memory_info().rss / 1e6
 
     def close(self) -> None:
@@ -153,7 +162,10 @@ def visit(server: Server, figures: Figures, number: int, code: str, others: set[
                 answer, first = server.ask(f"person{number}visit{visits}", [message, "", cache, parameters, "", 0.0, tokens, 0, 1.0, 0, 0.0, 1.0, False])
             except Exception as error:
                 figures.errors.append(f"{type(error).__name__}: {error}")
-                continue
+                if server.process.poll() is not None:
+                    return
+                time.sleep(1.0)
+                break  # to the next visit
             figures.turns.append({"tokens": answer["stats"]["generated"], "first_token": first})
             check(figures, answer["reply"], code if turn == len(said) - 1 else None, others)
 
