@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from kvcache import catalog
-from kvcache.chat import models
+from kvcache.chat import models, prefixes
 from kvcache.chat.conversation import Conversation, chats
 from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, take_snapshot
@@ -99,7 +99,7 @@ class Session:
             conversation = self.conversation.with_cache(wanted.cache, wanted.parameters)
             conversation.sampling = sampling_of(wanted)
             return conversation
-        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted))
+        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), prefixes=prefixes.store_of)
 
     def _what_changed(self, wanted: Settings, loaded) -> str:
         system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
@@ -217,7 +217,7 @@ class Registry:
         for session in oldest_first:
             if session.gone and not session.busy:
                 session.release()
-        total = sum(session.nbytes for session in oldest_first)
+        total = prefixes.nbytes() + sum(session.nbytes for session in oldest_first)
         freed = []
         for session in oldest_first:
             if total <= self.budget:
