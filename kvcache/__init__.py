@@ -18,6 +18,7 @@ from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
 from .caches.static import StaticCache
 from .catalog import ENTRIES, create, load_cache, predict_memory
+from .compact import compact
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
 from .feed import feed
 from .generate import generate, resilient_generate
@@ -51,6 +52,7 @@ __all__ = [
     "SlidingWindowCache",
     "StaticCache",
     "StaticCacheConfig",
+    "compact",
     "create",
     "decode",
     "feed",

@@ -25,7 +25,7 @@ class ConversationError(ValueError):
 
 # ------------------------------------------------------------------------------------------------- messages -> text
 
-_PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
+PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
 
 
 def render(loaded: LoadedModel, messages: Sequence[Message], system: str | None = None, opening: bool = True) -> str:
@@ -115,7 +115,7 @@ def source_ids_of(loaded: LoadedModel, message: str, system: str | None = None) 
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """One question and its reply. `prompt_ids` is everything fed before the reply; empty where only text is known."""
 
     user: str
@@ -128,14 +128,15 @@ class _Turn:
     seed: int = 0
     stats: Stats | None = None
     typed_seed: int | None = None  # the one asked for, where tokens were drawn: of a reply made again, `seed` has moved on
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What a reply is about to be made from; checked, nothing changed yet."""
 
-    found: tuple[_Turn, ...]  # all turns when it was made
-    turns: tuple[_Turn, ...]  # the turns before it
+    found: tuple[Turn, ...]  # all turns when it was made
+    turns: tuple[Turn, ...]  # the turns before it
     user: str
     prompt_text: str
     opening: int
@@ -186,7 +187,7 @@ class Conversation:
         self.decode = checked_decode(decode)
         self.generate, self.prefixes = generate, prefixes
         self._make_own_cache = make_cache
-        self._turns: tuple[_Turn, ...] = ()
+        self._turns: tuple[Turn, ...] = ()
         self._beginning = threading.Lock()
         self._writing: _Plan | None = None  # the reply being written, if any
         self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
@@ -218,7 +219,7 @@ class Conversation:
             raise ConversationError(f"messages must go user, assistant, user, assistant, ..., got {roles}")
         conversation = cls(loaded, cache_name, parameters, system, sampling, **options)
         pairs = zip(messages[::2], messages[1::2])
-        conversation._turns = tuple(_Turn(user["content"], reply["content"]) for user, reply in pairs)
+        conversation._turns = tuple(Turn(user["content"], reply["content"]) for user, reply in pairs)
         conversation._fresh_because = "the cache is new" if messages else ""
         return conversation
 
@@ -230,7 +231,35 @@ class Conversation:
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
 
+    def with_turns(self, turns: Sequence[Turn], because: str) -> Conversation:
+        """The same settings on a new cache, having said `turns`; `because` is what the next reply's note says of computing them."""
+        other = self.with_cache(self.cache_name, self.parameters)
+        other._turns, other._fresh_because = tuple(turns), because
+        return other
+
+    def on(self, cache: Any, cached_ids: Sequence[int], heard_ids: Sequence[int] = ()) -> Conversation:
+        """This conversation on a cache that has seen `cached_ids`, and whose encoder's side has heard `heard_ids`; returns itself."""
+        self._check_ready()
+        self.cache, self.cached_ids, self.heard_ids = cache, list(cached_ids), list(heard_ids)
+        return self
+
+    def fork(self, turns: int | None = None) -> Conversation:
+        """A branch that goes on from the first `turns`, or from all: its cache shares its bytes with this one's until one of the two writes.
+
+        That of a branch from earlier is cut back, or emptied where it cannot go back; then the next reply computes again and says so.
+        """
+        self._check_ready()
+        other = self.with_turns(self._turns[:turns], self._fresh_because).on(self.cache.fork(), self.cached_ids, self.heard_ids)
+        if len(other.turns) < len(self.turns):
+            other._go_back_to_turns()
+        return other
+
     # -- what it holds
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Every message with its reply, their true ids, and how the reply was drawn."""
+        return self._turns
 
     @property
     def messages(self) -> list[Message]:
@@ -241,6 +270,15 @@ class Conversation:
     def ids(self) -> list[int]:
         """The token ids of the conversation so far; empty where it came from messages and nothing was sent since."""
         return [*self._turns[-1].prompt_ids, *self._turns[-1].reply_ids] if self._turns else []
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(first, end) of each message's tokens in `ids`; what the template puts before a message counts to it. (0, 0) where only text is known."""
+        spans, end = [], 0
+        for turn in self._turns:
+            begun, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.reply_ids)
+            spans += [(min(spans[-1][1] if spans else 0, begun), begun), (begun, end)]
+        return spans
 
     @property
     def stats(self) -> list[Stats | None]:
@@ -273,8 +311,7 @@ class Conversation:
         *earlier, last = self._turns
         self._turns = tuple(earlier)
         if self.loaded is not None:
-            ids = self.ids if chats(self.loaded) else []
-            self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
+            self._go_back_to_turns()
         return last.user
 
     def clear(self) -> None:
@@ -349,7 +386,7 @@ class Conversation:
         """The same of what the encoder reads."""
         return self.loaded.context_length, f"the encoder of {self.loaded.title}", "shorten it"
 
-    def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
+    def _plan(self, turns: tuple[Turn, ...], user: str, sampling: Sampling) -> _Plan:
         self._check_ready()
         self._check_text("system prompt", self.system or "", self._source_limit() if self.loaded.is_encoder_decoder else self._limit())
         try:
@@ -370,7 +407,7 @@ class Conversation:
             )
         return _Plan(self._turns, turns, user, text, opening, tuple(ids), tuple(source), sampling)
 
-    def _prompt(self, turns: tuple[_Turn, ...], user: str) -> tuple[str, int, list[int]]:
+    def _prompt(self, turns: tuple[Turn, ...], user: str) -> tuple[str, int, list[int]]:
         """The prompt as text, how many of its characters stand before the part that opens the reply, and as ids."""
         if not chats(self.loaded):
             return "", 0, [self.loaded.decoder_start_id]
@@ -380,7 +417,7 @@ class Conversation:
         opening = render(self.loaded, messages, system, opening=False)
         return text, common_prefix(opening, text), self._ids_of(turns, text)
 
-    def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
+    def _ids_of(self, turns: tuple[Turn, ...], text: str) -> list[int]:
         """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
 
         Tokenising a sampled reply again may give other ids than were sampled, and the cache has seen the sampled ones.
@@ -438,7 +475,7 @@ class Conversation:
             plan.sampling,
             stop,
             self.prefill_chunk,
-            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
+            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
             unheard,
             self.decode,
             cuts,
@@ -492,7 +529,7 @@ class Conversation:
             return
         self._fresh_because = ""  # this reply's note has said it
         reply = "".join(written.pieces)
-        turn = _Turn(
+        turn = Turn(
             plan.user,
             reply,
             plan.prompt_text,
@@ -503,6 +540,7 @@ class Conversation:
             plan.sampling.seed,
             written.stats,
             self.sampling.seed if plan.sampling.temperature > 0 else None,
+            plan.sampling,
         )
         self._turns = (*plan.turns, turn)
 
@@ -512,11 +550,11 @@ class Conversation:
         if reply_ids[-1] in self.loaded.eos_ids:
             return tokenizer.decode(reply_ids[-1:])
         said = tokenizer.decode(reply_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return said[len(reply) :] if said.startswith(reply + _PLAIN_STOP) else ""
+        return said[len(reply) :] if said.startswith(reply + PLAIN_STOP) else ""
 
     # -- the cache
 
-    def _cuts(self, turns: Sequence[_Turn], ids: Sequence[int]) -> list[int]:
+    def _cuts(self, turns: Sequence[Turn], ids: Sequence[int]) -> list[int]:
         """Lengths of `ids` at which a forward ended when `turns` were fed: a message at once, its reply token by token.
 
         A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
@@ -555,6 +593,11 @@ class Conversation:
             return 0
         self.cache, self.cached_ids, self.heard_ids = cache, list(prompt_ids[:length]), list(source_ids)
         return length
+
+    def _go_back_to_turns(self) -> None:
+        """Have the cache see no more than the turns there are."""
+        ids = self.ids if chats(self.loaded) else []
+        self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
 
     def _go_back(self, shared: int, cuts: Sequence[int]) -> None:
         """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
@@ -622,7 +665,7 @@ def longest_token(tokenizer: Any) -> int:
     return max(length, 1)
 
 
-def _messages(turns: Sequence[_Turn]) -> list[Message]:
+def _messages(turns: Sequence[Turn]) -> list[Message]:
     return [
         {"role": role, "content": content}
         for turn in turns
@@ -630,7 +673,7 @@ def _messages(turns: Sequence[_Turn]) -> list[Message]:
     ]
 
 
-def _continue(turn: _Turn, text: str, end_ids: Container[int]) -> tuple[tuple[int, ...], str] | None:
+def _continue(turn: Turn, text: str, end_ids: Container[int]) -> tuple[tuple[int, ...], str] | None:
     """The ids of a turn that a rendered prompt goes on from, and the text that follows; None where it does not.
 
     Templates often strip the reply: the ids keep the white space that was sampled. Some open a reply with more than
