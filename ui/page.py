@@ -25,7 +25,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
     """The page, ready to launch with `theme.launch_options()`. `model` is the one chosen at first."""
     registry = Registry() if registry is None else registry  # an empty one is false
     model = model or models.DEFAULT
-    listed = [(choice.label, choice.id) for choice in models.CHOICES]
+    listed = [(choice.label, choice.id) for choice in models.CHOICES if models.is_allowed(choice.id)]
     with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         header = layout.header()
         with gr.Tabs(elem_id="kv-tabs") as tabs:
