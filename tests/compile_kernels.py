@@ -56,7 +56,7 @@ def signature_of(function, pointers, constants):
 
 
 def attend(kind):
-    sides = {f"{side}_{part}": type for side in ("key", "value") for part, type in (("codes", "*u8"), ("scales", "*fp16"), ("minima", "*fp16"), ("gains", "*fp32"), ("rows", f"*{TYPES[kind.dtype]}"))}
+    sides = {f"{side}_{part}": type for side in ("key", "value") for part, type in (("codes", "*u8"), ("scales", "*fp16"), ("minima", "*fp16"), ("gains", "*fp32"), ("rows", f"*{TYPES[kind.dtype]}"), ("first", f"*{TYPES[kind.dtype]}"))}
     mask = ("*u8", "*u8", f"*{TYPES[kind.dtype]}")[kind.mask]
     pointers = {"query": f"*{TYPES[kind.dtype]}", "mask": mask, **dict.fromkeys(("parts", "tops", "totals"), "*fp32"), **sides, "scale": "fp32"}
     return signature_of(cuda_attention.attend, pointers, {"HEADS": 8, **kind.constants()}), dict(num_warps=kind.warps, num_stages=2, enable_fp_fusion=True)

@@ -107,7 +107,7 @@ def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | 
     """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
-    if (keys.block, keys.packed) != (values.block, values.packed) or keys.shape[:3] != values.shape[:3]:
+    if (keys.block, keys.packed, keys.ahead) != (values.block, values.packed, values.ahead) or keys.shape[:3] != values.shape[:3]:
         return False
     if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
@@ -214,17 +214,18 @@ def error_of(kind: Kind, device: torch.device) -> float:
 
 def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Packed, torch.Tensor | None]:
     """A query, keys, values and a mask of a kind: two key heads, three blocks and some recent tokens."""
-    packed, recent, generator = 3 * kind.block, 9, torch.Generator().manual_seed(0)
+    packed, recent, ahead, generator = 3 * kind.block, 9, 4, torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
 
     def side(of: Side) -> Packed:
         scheme = Scheme(of.bits, "channel" if of.channel else "token", of.group, native)
-        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), normal(1, 2, recent, of.dim).to(kind.dtype), 0, recent)
+        rows, first = (normal(1, 2, count, of.dim).to(kind.dtype) for count in (recent, ahead))
+        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), rows, 0, recent, first, ahead)
 
     count = max(1, min(TOKENS, kind.rows // kind.many))
-    keep = torch.arange(packed + recent, device=device)[None] % 7 > 0
+    keep = torch.arange(ahead + packed + recent, device=device)[None] % 7 > 0
     keep = keep.expand(count, -1)[None, None]
     mask = (None, keep, torch.where(keep, 0.0, -1e4).to(kind.dtype))[kind.mask]
     return normal(1, 2 * kind.many, count, kind.keys.dim).to(kind.dtype), side(kind.keys), side(kind.values), mask
@@ -242,17 +243,22 @@ def attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Ten
     span = span or span_of(tokens, keys.block)
     splits = -(-tokens // span)
     parts, tops, totals = (torch.empty(batch * heads, splits, queries, *last, dtype=torch.float32, device=query.device) for last in ((kind.values.dim,), (), ()))
-    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent())]
+    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent(), _ahead(states))]
     bias = _as_read(mask, batch, query.shape[1], count)
     with torch.cuda.device(query.device.index if query.is_cuda else -1):
         attend[(batch * heads, splits, -(-queries // kind.rows))](
             query.contiguous(), query if bias is None else bias, parts, tops, totals, *buffers, *(_head(part) for part in buffers),
-            float(scale), count, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
+            float(scale), count, keys.ahead, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
             HEADS=heads, **kind.constants(), num_warps=kind.warps, num_stages=2, enable_fp_fusion=True,
         )  # fmt: skip
         out = torch.empty(*query.shape[:3], kind.values.dim, dtype=query.dtype, device=query.device)
         join[(batch * heads, queries)](parts, tops, totals, out, splits, queries, DIM=kind.values.dim, LANES=1 << (kind.values.dim - 1).bit_length(), num_warps=4, enable_fp_fusion=True)
     return out
+
+
+def _ahead(states: Packed) -> torch.Tensor:
+    """The rows before the codes; any where there are none."""
+    return states.recent() if states.first is None else states.first[:, :, : states.ahead]
 
 
 def span_of(tokens: int, block: int) -> int:
