@@ -55,6 +55,7 @@ def to_json(talk: Conversation) -> str:
 
 def save(talk: Conversation, path: str | os.PathLike) -> None:
     """Write conversation and cache: the cache's own file, which `kvcache.load_cache` opens, too, with the record in its header. Raises ValueError as `Cache.save`."""
+    talk = talk.fork()  # which refuses while a reply is written, and does not change under the writing
     talk.cache.save(path, talk.loaded.model, talk.cached_ids)
     file = saving.read(path)
     saving.write(path, {**file.header, "conversation": record(talk), "heard_ids": talk.heard_ids}, file.tensors)

@@ -78,6 +78,11 @@ def faster(keys: torch.Tensor) -> bool:
     return cpu.worth(keys)
 
 
+def attention_apart(query: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor], spans: list[tuple[int, int]], scale: float) -> torch.Tensor | None:
+    """Attention of one token of each row of a batch, query [B, H, G, D], to tokens first to last of its own plain keys and values [1, H, T, D]; None where that is better done row by row."""
+    return cpu.attention_apart(query, keys, values, spans, scale)
+
+
 def encode(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
     """Quantise states [B, H, T, D] in blocks of `block` tokens: the same codes, to the bit, by whatever does it."""
     encoded = cuda.encode(scheme, states, block) if states.is_cuda else cpu.encode(scheme, states, block)

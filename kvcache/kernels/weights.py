@@ -53,7 +53,7 @@ def _attention(
         visible = _of_heads(mask, heads, first, last) if mask is not None else _up_to(first, last, seen, query.device) if is_causal else None
         weights = _weights(queries[:, :, :, first:last], keys[:, :, :seen], visible)
         out[:, :, first:last] = (weights.flatten(2, 3) @ values[:, :, :seen]).unflatten(2, (-1, last - first)).flatten(1, 2).to(out.dtype)
-        note(weights, first, last, None if mask is None else _sees(visible))
+        note(weights.detach(), first, last, None if mask is None else _sees(visible))
     return out
 
 

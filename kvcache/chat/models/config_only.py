@@ -12,8 +12,9 @@ from typing import Any
 from huggingface_hub import hf_hub_download
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+from ... import bundled
 from . import menu
-from .hub import ANSWER_WITHIN, ask_hub, explain_download, on_disk_file, within
+from .hub import ANSWER_WITHIN, ask_hub, explain_download, on_disk, on_disk_file, within
 from .loading import bundled_folder, read_config
 from .menu import ModelChoice, ModelError, find_choice, find_folder, for_strangers
 
@@ -34,6 +35,17 @@ def config_named(model_id: str) -> PreTrainedConfig:
     except Exception as error:
         raise ModelError(explain_download(choice, error)) from error
     return _of_usual_size(choice, config)
+
+
+def is_here(model_id: str) -> bool:
+    """Whether a model can be loaded without a download, and is open to whoever asks: bundled, or listed or the owner's and on this disk."""
+    try:
+        choice = find_choice(model_id)
+    except ModelError:
+        return False
+    if choice.source == "hub":
+        return (choice in menu.CHOICES or not for_strangers()) and on_disk(choice) is not None
+    return choice in menu.CHOICES and (choice.source == "local" or bool(bundled.nbytes(choice.id)))
 
 
 def config_from_text(text: str) -> PreTrainedConfig:

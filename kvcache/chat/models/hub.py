@@ -40,7 +40,7 @@ ANSWER_WITHIN = 8.0  # seconds for the hub to say that it is there and what the 
 def download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     """The folder of a hub model: the copy on this disk where it is whole, with no look at the network, or a new one."""
     report(progress, 0.0, f"Looking for {choice.id}")
-    folder = _on_disk(choice)
+    folder = on_disk(choice)
     if folder is not None:
         require_memory(choice, weights_in(folder) * dtype.itemsize, device)
         if choice in menu.CHOICES or not for_strangers():
@@ -59,7 +59,7 @@ def download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, prog
         raise ModelError(explain_download(choice, error)) from error
 
 
-def _on_disk(choice: ModelChoice) -> Path | None:
+def on_disk(choice: ModelChoice) -> Path | None:
     try:
         folder = Path(snapshot_download(choice.id, local_files_only=True, **_WANTED))
     except (OSError, ValueError):  # not there, not whole, or no id of the hub's
