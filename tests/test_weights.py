@@ -138,7 +138,7 @@ def test_what_contradicts_a_spread_is_refused():
 @torch.no_grad()
 def test_a_cache_of_a_spread_model_is_forked_and_saved_and_goes_on(spread, bundled_home, tmp_path):
     loaded, ids = spread[0].model, torch.arange(40)[None]
-    cache = kvcache.create("quantized", loaded, residual_length=8, q_group_size=32)
+    cache = kvcache.create("dynamic", loaded)
     loaded(ids, cache=cache)
     cache.save(tmp_path / "it.safetensors", loaded)
     expected = loaded(ids[:, :1], cache=cache.fork()).logits

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 NBITS, BLOCKS = (8, 4, 2), (16, 32, 64, 128)
 TOKENS, QUERIES = 16, 128  # of one forward, and of all query heads that share a key head
-WIDE = 128  # lanes of a head from which fewer queries fit in registers, and none at all in float32
+NARROW, WIDE = 64, 128  # lanes of a head beyond which fewer queries fit in registers, and none at all in float32
 SPAN, SPANS = 256, 64  # tokens that a program reads at least, and programs to a head at most
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CLOSE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}  # of values about 1: keys, values and weights are rounded to this dtype, as torch's attention does
@@ -85,7 +85,7 @@ class Kind(NamedTuple):
 def kind_of(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None) -> Kind:
     many, count = query.shape[1] // keys.shape[1], query.shape[2]
     sides = [Side.of(states.scheme, states.residual.shape[3]) for states in (keys, values)]
-    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= WIDE else 32  # what fits in registers, by tests/compile_kernels.py
+    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= NARROW else 32  # what fits in registers, by tests/compile_kernels.py
     rows = min(most, max(16, 1 << (many * count - 1).bit_length()))
     return Kind(*sides, query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
 
