@@ -35,8 +35,9 @@ def layers(draw):
     block, dtype = draw(st.sampled_from([16, 32, 64])), draw(TYPES)
     bits = dict(key_bits=draw(st.sampled_from(cuda.NBITS)), value_bits=draw(st.sampled_from(cuda.NBITS)))
     axes = dict(axis_key="token") if draw(st.integers(0, 7)) == 0 else dict(axis_value="channel") if draw(st.integers(0, 7)) == 0 else {}
-    tokens, residual = draw(st.integers(block, 4 * block)), draw(st.integers(0, 40))
-    _, states = filled(4, dim, batch, heads, tokens + residual + 4, value_dim, block=block, residual=residual, attention="decode", **bits, **axes, **draw(st.sampled_from([{}, dict(first_tokens=0, rotate=False)])))
+    tokens, residual, first = draw(st.integers(block, 4 * block)), draw(st.integers(0, 40)), draw(st.sampled_from([0, 4]))
+    settings = dict(first_tokens=first, rotate=draw(st.booleans()))
+    _, states = filled(4, dim, batch, heads, first + tokens + residual, value_dim, block=block, residual=residual, attention="decode", **bits, **axes, **settings)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 9)))
     keys, values = (dropped(each.held, draw(st.booleans()), dtype) for each in states)
     query = torch.randn(batch, heads * many, count, dim, generator=generator)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 NBITS, BLOCKS = (8, 4, 2), (16, 32, 64, 128)
 TOKENS, QUERIES = 16, 128  # of one forward, and of all query heads that share a key head
-WIDE = 128  # lanes of a head from which fewer queries fit in registers, and none at all in float32
+NARROW, WIDE = 64, 128  # lanes of a head beyond which fewer queries fit in registers, and none at all in float32
 SPAN, SPANS = 256, 64  # tokens that a program reads at least, and programs to a head at most
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CLOSE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}  # of values about 1: keys, values and weights are rounded to this dtype, as torch's attention does
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
 def kind_of(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None) -> Kind:
     many, count = query.shape[1] // keys.shape[1], query.shape[2]
     sides = [Side.of(states.scheme, states.residual.shape[3]) for states in (keys, values)]
-    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= WIDE else 32  # what fits in registers, by tests/compile_kernels.py
+    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= NARROW else 32  # what fits in registers, by tests/compile_kernels.py
     rows = min(most, max(16, 1 << (many * count - 1).bit_length()))
     return Kind(*sides, query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
 
@@ -215,17 +215,18 @@ def error_of(kind: Kind, device: torch.device) -> float:
 
 def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Packed, torch.Tensor | None]:
     """A query, keys, values and a mask of a kind: two key heads, three blocks and some recent tokens."""
-    packed, recent, generator = 3 * kind.block, 9, torch.Generator().manual_seed(0)
+    packed, recent, ahead, generator = 3 * kind.block, 9, 4, torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
 
     def side(of: Side) -> Packed:
         scheme = Scheme(of.bits, "channel" if of.channel else "token", of.group, native)
-        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), normal(1, 2, recent, of.dim).to(kind.dtype), 0, recent)
+        rows, first = (normal(1, 2, count, of.dim).to(kind.dtype) for count in (recent, ahead))
+        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), rows, 0, recent, first, ahead)
 
     count = max(1, min(TOKENS, kind.rows // kind.many))
-    keep = torch.arange(packed + recent, device=device)[None] % 7 > 0
+    keep = torch.arange(ahead + packed + recent, device=device)[None] % 7 > 0
     keep = keep.expand(count, -1)[None, None]
     mask = (None, keep, torch.where(keep, 0.0, -1e4).to(kind.dtype))[kind.mask]
     return normal(1, 2 * kind.many, count, kind.keys.dim).to(kind.dtype), side(kind.keys), side(kind.values), mask
@@ -236,7 +237,7 @@ def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Pac
 
 def attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None = None) -> torch.Tensor:
     """Few tokens', query [B, Hq, n, D], none of which goes by is_causal: [B, Hq, n, value D]. `span`: tokens to a program, a multiple of a block."""
-    scheme, (query, mask, keys, values) = values.scheme, (_turned(keys, query), _first_behind(mask, keys), _as_kernels_read(keys), _as_kernels_read(values))
+    scheme, query, keys, values = values.scheme, _turned(keys, query), _as_kernels_read(keys), _as_kernels_read(values)
     out = _attention(query, keys, values, mask, scale, span)
     return scheme.turned(out).to(out.dtype) if scheme.rotated else out
 
@@ -247,16 +248,11 @@ def _turned(held: Packed, states: torch.Tensor) -> torch.Tensor:
 
 
 def _as_kernels_read(states: Packed) -> Packed:
-    """The same tokens in an order that attention does not ask for: codes, then all that is in full precision, the first behind the recent ones, and rotated where codes are."""
-    if not states.ahead and not states.scheme.rotated:
+    """The same, what is in full precision rotated where the codes are."""
+    if not states.scheme.rotated:
         return states
-    rows = states.recent() if not states.ahead else torch.cat([states.recent(), states.first[:, :, : states.ahead]], dim=2)
-    return states._replace(residual=_turned(states, rows), start=0, stop=rows.shape[2], first=None, ahead=0)
-
-
-def _first_behind(mask: torch.Tensor | None, keys: Packed) -> torch.Tensor | None:
-    """A mask in the order of `_as_kernels_read`."""
-    return mask if mask is None or not keys.ahead else torch.cat([mask[..., keys.ahead :], mask[..., : keys.ahead]], dim=-1)
+    rows, first = _turned(states, states.recent()), states.first if states.first is None else _turned(states, states.first[:, :, : states.ahead])
+    return states._replace(residual=rows, start=0, stop=rows.shape[2], first=first)
 
 
 def _attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None) -> torch.Tensor:
@@ -267,17 +263,22 @@ def _attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Te
     span = span or span_of(tokens, keys.block)
     splits = -(-tokens // span)
     parts, tops, totals = (torch.empty(batch * heads, splits, queries, *last, dtype=torch.float32, device=query.device) for last in ((kind.values.dim,), (), ()))
-    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent())]
+    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent(), _ahead(states))]
     bias = _as_read(mask, batch, query.shape[1], count)
     with torch.cuda.device(query.device.index if query.is_cuda else -1):
         attend[(batch * heads, splits, -(-queries // kind.rows))](
             query.contiguous(), query if bias is None else bias, parts, tops, totals, *buffers, *(_head(part) for part in buffers),
-            float(scale), count, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
+            float(scale), count, keys.ahead, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
             HEADS=heads, **kind.constants(), num_warps=kind.warps, num_stages=2, enable_fp_fusion=True,
         )  # fmt: skip
         out = torch.empty(*query.shape[:3], kind.values.dim, dtype=query.dtype, device=query.device)
         join[(batch * heads, queries)](parts, tops, totals, out, splits, queries, DIM=kind.values.dim, LANES=1 << (kind.values.dim - 1).bit_length(), num_warps=4, enable_fp_fusion=True)
     return out
+
+
+def _ahead(states: Packed) -> torch.Tensor:
+    """The rows before the codes; any where there are none."""
+    return states.recent() if states.first is None else states.first[:, :, : states.ahead]
 
 
 def span_of(tokens: int, block: int) -> int:
