@@ -369,10 +369,13 @@ def test_the_recall_chart_names_a_few_lines_at_their_ends_and_says_the_furthest_
 
 def test_the_line_under_a_reply():
     stats = Stats(214, 9, 30, 0.016, 900.0, 205.0, 187_000, "recomputed all 223: the cache is new")
-    line = html_parts.stats_line(stats)
-    for words in ("reused <b>214</b>", "computed <b>9</b>", "first token <b>16 ms</b>", "prefill <b>900 tok/s</b>",
-                  "decode <b>205 tok/s</b>", "cache <b>187 kB</b>", "recomputed all 223"):
-        assert words in line
+    line = html_parts.stats_line(stats, "stopped")
+    summary, rest = line.split("</summary>")
+    for words in ("stopped", "reused <b>214</b>", "tok/s <b>205</b>", "cache <b>187 kB</b>"):
+        assert words in summary
+    for words in ("computed <b>9</b>", "written <b>30</b>", "first token <b>16 ms</b>", "prefill <b>900 tok/s</b>", "recomputed all 223"):
+        assert words in rest
+    assert "kv-ending" not in html_parts.stats_line(stats, "eos")
 
 
 def test_what_people_and_models_write_is_escaped():
@@ -568,7 +571,7 @@ def test_a_stop_in_one_tab_leaves_the_others_alone():
     for box in session.boxes:
         box.take("text")
     session.compare_box.stop.set()
-    assert [box.stop.is_set() for box in session.boxes] == [False, True, False]
+    assert [box.stop.is_set() for box in session.boxes] == [False, True, False, False]
     shown = list(events.in_turn(session.compare_box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice}))
     assert "Taken back" in shown[0]["notice"] and session.compare_box.returned == "text" and not session.compare_box.occupied
     assert list(events.in_turn(session.chat_box, lambda wanted: iter([wanted]), lambda notice: {})) == ["text"]
@@ -816,7 +819,8 @@ def test_the_files_hold_the_run():
 
 
 @pytest.mark.parametrize("reply, finished, right", [
-    ("Your name is Ada.", True, True), ("your name is ADA", True, True), ("Your name is Adam.", True, False), ("You live in Canada.", True, False),
+    ("Your name is Ada.", True, True), ("Ada", True, True), ("You said ada and G G G G", True, False), ("You said ada.", True, False), ("Your name is Ada G G G G.", True, False),
+    ("Ada Ada Ada.", True, False), ("Your name is Ada and", True, False), ("Your name is Ada-7.", True, False), ("Your name is Velelelelelelelelelelelelele Ada.", True, False), ("Your name is Adam.", True, False), ("You live in Canada.", True, False),
     ("Your", False, None), ("Your name is Ada", False, None)])
 def test_a_reply_is_marked_right_by_whole_words_and_only_when_it_is_finished(reply, finished, right):
     found = Turn("What is my name?", "Ada", [(1, reply)], stats=Stats(0, 0, 1, 0.1, 1.0, 1.0, 10), reason="eos" if finished else "length")
@@ -825,37 +829,114 @@ def test_a_reply_is_marked_right_by_whole_words_and_only_when_it_is_finished(rep
     assert ("kv-right" in words, "kv-wrong" in words) == (right is True, right is False)
 
 
+def test_garbage_is_called_so_and_not_a_wrong_answer():
+    turns = [Turn("What is my name?", "Ada", [(1, reply)], reason="eos") for reply in ("You said ada and G G G G", "You have not told me.")]
+    assert "garbled" in compare_view._check_html(turns[0]) and "does not say Ada" in compare_view._check_html(turns[1])
+
+
 def test_a_thread_says_which_cache_has_answered():
     comparison = compared(WORDS)
     assert "Answered by <b>Sink" in compare_view.thread_html(comparison, comparison.columns[1])
 
 
 @pytest.mark.parametrize("before, words", [
-    ({}, ""), ({"comparison": SimpleNamespace(broken=False)}, "have changed"), ({"comparison": SimpleNamespace(broken=True)}, "was stopped"),
+    ({}, ""), ({"comparison": SimpleNamespace(broken=False)}, "have changed"), ({"comparison": SimpleNamespace(broken=True)}, "broke off"),
     ({"lost_comparison": True}, "had been freed")])
 def test_a_comparison_that_does_not_go_on_says_why(before, words):
     session = Session("s", **before)
     assert (words in compare_events.started_over(session)) and bool(words) is bool(compare_events.started_over(session))
 
 
-def test_a_stopped_comparison_starts_over():
-    comparison = Comparison(wanted_columns("tiny", "", {"max_new_tokens": 300}, [("dynamic", {}), ("sink", {})]))
+def stopped(comparison, when, text="and then"):
+    """Ask, and press Stop once `when` is true of the comparison."""
     stop = threading.Event()
-    for column in comparison.ask(WORDS, stop):
-        if column.turns[-1].tokens:
+    for _ in comparison.ask(text, stop):
+        if when(comparison):
             stop.set()
-    assert comparison.broken
+    return comparison
+
+
+def test_a_stop_keeps_the_turns_before_and_what_was_written():
+    comparison = compared(WORDS, caches=("dynamic", "sink"), max_new_tokens=300)
+    stopped(comparison, lambda all_: all(len(column.turns[-1].tokens) > 2 for column in all_.columns))
+    assert comparison.stopped and not comparison.broken and not comparison.taken_back and comparison.users == [WORDS, "and then"]
+    assert "stopped" in compare_view.thread_html(comparison, comparison.columns[1])
+    session = Session("s", comparison=comparison)
+    assert compare_events.going_on(session, list(comparison.wanted), False) == (comparison, "")
+    list(comparison.ask("once more"))
+    assert [len(column.conversation.messages) for column in comparison.columns] == [6, 6] and not comparison.stopped
+
+
+def test_a_stop_before_some_column_has_begun_takes_the_message_back_from_all():
+    comparison = compared(WORDS, caches=("dynamic", "sink"), max_new_tokens=30)
+    replies = [column.turns[0].ids for column in comparison.columns]
+    stopped(comparison, lambda all_: all_.columns[0].turns[-1].tokens and not all_.columns[1].turns[-1].tokens)
+    assert comparison.taken_back and not comparison.broken and comparison.users == [WORDS]
+    assert [len(column.conversation.messages) for column in comparison.columns] == [2, 2]
+    list(comparison.ask("and then"))
+    other = compared(WORDS, "and then", caches=("dynamic", "sink"), max_new_tokens=30)
+    assert [column.turns[0].ids for column in comparison.columns] == replies
+    assert [column.turns[1].ids for column in comparison.columns] == [column.turns[1].ids for column in other.columns]
+
+
+def test_a_column_that_changes_catches_up_and_the_others_stay():
+    before = compared(WORDS, "and then", caches=("dynamic", "sink"))
+    wanted = [before.wanted[0], settings("quantized"), settings("static")]
+    after, note = compare_events.going_on(Session("s", comparison=before), wanted, False)
+    assert after.columns[0] is before.columns[0] and after.behind == [1, 2] and "Cache 2, 3: changed" in note
+    list(after.ask("once more"))
+    list(drift.measure(after))
+    assert after.users == [WORDS, "and then", "once more"] and after.behind == []
+    assert [turn.user for turn in after.columns[1].turns] == after.users
+    assert after.rows()[2]["agreement"] == 1.0 and after.rows()[2]["mean_kl"] < 1e-6
+    assert [column.turns[-1].ids for column in after.columns] == [
+        column.turns[-1].ids for column in compared(WORDS, "and then", "once more", caches=("dynamic", "quantized", "static")).columns]
+
+
+def test_a_column_that_is_full_leaves_the_run_to_the_others():
+    comparison = Comparison([settings("dynamic"), settings("static", {"max_cache_len": 32}), settings("sink")])
+    for text in (WORDS, "and then", WORDS * 2):
+        list(comparison.ask(text))
+        list(drift.measure(comparison))
+    assert comparison.columns[1].out and [len(column.conversation.messages) for column in comparison.columns][::2] == [6, 6]
+    assert "No room: " in compare_view.thread_html(comparison, comparison.columns[1]) and not comparison.broken
+    assert len(comparison.columns[2].kl) == sum(len(turn.ids) for turn in comparison.columns[0].turns)
+    with pytest.raises(ValueError, match="Cache 1, Dynamic: .*empty"):
+        comparison.ask("")
+    alone = Comparison([settings("static", {"max_cache_len": 32}), settings("static", {"max_cache_len": 16})])
+    with pytest.raises(ValueError, match="Cache 1, Static 32: .*takes 32: shorten"):
+        alone.ask(WORDS * 4)
+    assert alone.users == [] and alone.columns[0].turns == []
 
 
 def test_where_a_comparison_was_stopped_is_no_difference():
     comparison = Comparison(wanted_columns("tiny", "", {"max_new_tokens": 300}, [("dynamic", {})] * 3))
-    stop = threading.Event()
-    for moved in comparison.ask(WORDS, stop):
-        if moved is comparison.columns[0] and len(moved.turns[-1].tokens) == 5:
-            stop.set()
-    assert comparison.broken and [len(column.turns[-1].tokens) for column in comparison.columns] == [5, 4, 4]
+    stopped(comparison, lambda all_: len(all_.columns[0].turns[-1].tokens) == 5, WORDS)
+    assert comparison.stopped and [len(column.turns[-1].tokens) for column in comparison.columns] == [5, 4, 4]
     assert all(row["agreement"] == 1.0 and row["diverges_at"] is None for row in comparison.rows())
     assert "<mark" not in "".join(compare_view.thread_html(comparison, column) for column in comparison.columns)
+
+
+@pytest.mark.parametrize("remembered, words", [
+    ((2, 2, 0), "Dynamic and Quantized still say what was told; Sink has lost it. The smallest that remembers all, Quantized, does it in 400 kB, 2.5 times fewer"),
+    ((2, 1, 0), "Dynamic still says what was told; Quantized says a part of it; Sink has lost it."), ((None, None, None), "")])
+def test_the_demo_ends_with_a_sentence(remembered, words):
+    rows = [{"cache": name, "remembered": said, "checked": said if said is None else 2, "nbytes": nbytes, "times_smaller_than_dynamic": 1e6 / nbytes}
+            for name, said, nbytes in zip(("Dynamic", "Quantized", "Sink"), remembered, (1_000_000, 400_000, 100_000))]
+    assert compare_view.verdict(rows).startswith(words) and bool(words) is bool(compare_view.verdict(rows))
+
+
+def test_a_reply_that_was_stopped_carries_a_mark(tab, monkeypatch):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    session.endings[0] = "stopped"
+    assert 'kv-ending">stopped' in view.chat_messages(session)[-1]["content"]
+
+
+def test_what_is_reserved_counts_beside_dynamic():
+    static = compared(WORDS, caches=("dynamic", "static")).rows()[1]
+    used = view.dynamic_nbytes(tiny())(static["tokens_seen"])
+    assert static["times_smaller_than_dynamic"] == pytest.approx(used / static["nbytes"], abs=1e-3) and static["reserved_nbytes"] > 0
 
 
 def test_a_reply_that_ends_before_the_first_columns_differs_there():
@@ -903,6 +984,14 @@ def test_columns_of_one_cache_are_said_to_be_alike(other, alike):
 def test_a_default_that_is_written_out_is_still_the_same_cache():
     twins = [("sink", {}), ("sink", catalog.entry("sink").check(tiny().config))]
     assert Comparison(wanted_columns("tiny", "", {}, twins)).alike
+
+
+def test_the_demo_does_not_run_columns_that_are_alike():
+    with gr.Blocks():
+        tab = layout.compare_tab(kvcache.ENTRIES, [("dynamic", {})] * 2, 2)
+    session = Session("s")
+    frames = list(compare_events.run(tab, Registry(), session, [settings(), settings()], compare_events.DEMO, True))
+    assert len(frames) == 1 and "same cache" in frames[0][tab.notice] and session.comparison is None
 
 
 @pytest.mark.parametrize("load", [tiny, reader, lambda: None])
@@ -1057,9 +1146,9 @@ def test_pairs_are_compared_on_what_their_encoder_read(model):
         list(drift.measure(comparison))
     first, static, rounded = comparison.rows()
     assert static["agreement"] == 1.0 and static["mean_kl"] < 1e-6
-    assert first["times_smaller_than_dynamic"] == 1.0 and comparison.heard == comparison.columns[0].conversation.heard_ids
+    assert first["times_smaller_than_dynamic"] == pytest.approx(first["used_nbytes"] / first["nbytes"], abs=1e-3) and comparison.heard == comparison.columns[0].conversation.heard_ids
     if model == "reader":
-        assert rounded["mean_kl"] > 0 and rounded["times_smaller_than_dynamic"] > 1.3
+        assert rounded["mean_kl"] > 0 and first["used_nbytes"] > 1.3 * rounded["used_nbytes"]
     assert rounded["cache"] == "Native 2-bit + cross"
     assert json.loads(compare_view.chart_value(comparison))["figure"]["data"][-1]["y"][-1] == first["used_nbytes"]
 
@@ -1071,7 +1160,7 @@ def test_memory_kept_for_later_stands_beside_the_bytes_in_use():
     assert static["used_nbytes"] == dynamic["used_nbytes"] and static["times_smaller_than_dynamic"] == 1.0
     assert static["reserved_nbytes"] > 4 * static["used_nbytes"] and static["nbytes"] == static["used_nbytes"] + static["reserved_nbytes"]
     table = compare_view.table_html(comparison)
-    assert compare_view.human_bytes(static["reserved_nbytes"]) in table and "Reserved" in table
+    assert compare_view.human_bytes(static["reserved_nbytes"]) in table and "reserved" in table
 
 
 def test_a_column_that_is_no_pair_is_refused_with_what_would_do():

@@ -1,13 +1,13 @@
 """Two to four caches answer the same messages, token by token in turn; what differed is measured afterwards."""
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvcache import catalog
-from kvcache.bundled.evaluate import contains
 from kvcache.chat import models
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.engine import Compiling, Done, Stats, Token
@@ -17,6 +17,22 @@ from kvcache.memory import Snapshot, heard_by, take_snapshot
 from .charts import POINT, History, decimate, used_nbytes
 from .state import Settings, sampling_of
 from .view import dynamic_nbytes
+
+REFUSED = "refused"  # a turn's reason where its column had no room for the message
+LONGEST_ANSWER = 40  # words
+
+
+def says(reply: str, expected: str) -> bool:
+    """Does a reply say the expected words, as a person would take it: written as they were told, in a sentence that is one."""
+    whole = re.search(rf"(?<![\w-]){re.escape(expected)}(?![\w-])", reply) is not None
+    return whole and (reply.strip() == expected or reads_as_a_sentence(reply))
+
+
+def reads_as_a_sentence(text: str) -> bool:
+    """Has a text an end, and no word three times running, nor anything that goes on without one? What a damaged cache says has not."""
+    words = re.findall(r"\w+(?:['-]\w+)*", text)
+    repeats = any(one.lower() == two.lower() == three.lower() for one, two, three in zip(words, words[1:], words[2:]))
+    return 0 < len(words) <= LONGEST_ANSWER and not repeats and text.strip().rstrip("\"')*")[-1:] in tuple(".!?") and max(map(len, words)) <= 24
 
 
 @dataclass
@@ -41,13 +57,18 @@ class Turn:
 
     @property
     def cut(self) -> bool:
-        """Is the reply still being written, or was it stopped by hand? Then the end of its tokens is no difference."""
-        return self.reason in ("", "stopped")
+        """Is the reply still being written, was it stopped by hand, or refused? Then the end of its tokens is no difference."""
+        return self.reason in ("", "stopped", REFUSED)
 
     @property
     def remembered(self) -> bool | None:
-        """Whether the reply has the expected words; None where there is nothing to check, or the reply was not finished."""
-        return contains(self.text, self.expects) if self.expects and self.reason == "eos" else None
+        """Whether the reply says the expected words; None where there is nothing to check, or the reply was not finished."""
+        return says(self.text, self.expects) if self.expects and self.reason == "eos" else None
+
+    @property
+    def garbled(self) -> bool:
+        """Has a finished reply that was to say something come out as no sentence?"""
+        return self.remembered is False and not reads_as_a_sentence(self.text)
 
 
 @dataclass
@@ -59,11 +80,28 @@ class Column:
     history: History = field(default_factory=History)
     turns: list[Turn] = field(default_factory=list)
     snapshot: Snapshot | None = None
+    out: str = ""  # why it takes part no more: the sentence with which it refused a message
     kl: list[float] = field(default_factory=list)  # nats from the first column, at every token of its replies
 
     @property
     def mean_kl(self) -> float | None:
         return sum(self.kl) / len(self.kl) if self.kl else None
+
+    def begin(self, text: str, expects: str) -> None:
+        """The next message."""
+        self.turns.append(Turn(text, expects))
+        self.history.start_turn()
+
+    def refuse(self, sentence: str) -> None:
+        """Take part no more: the message just begun has no room here."""
+        self.out, self.turns[-1].reason = sentence, REFUSED
+
+    def go_back(self, turns: int) -> None:
+        """Take back all turns but the first `turns`."""
+        while len(self.turns) > turns:
+            if self.turns.pop().tokens:
+                self.conversation.undo()
+            self.history.undo_turn()
 
     def add(self, event) -> None:
         """Take in one event of the engine."""
@@ -87,8 +125,10 @@ class Comparison:
     def __init__(self, wanted: Sequence[Settings]) -> None:
         self.wanted = tuple(wanted)
         self.loaded = models.load(wanted[0].model)
-        self.broken = False  # stopped or failed half way: the columns no longer share their messages
-        self.taken_back = False  # the last message, because all columns were stopped before their first token
+        self.asked: list[tuple[str, str]] = []  # every message, and what a cache that remembers would say to it
+        self.broken = False  # failed half way
+        self.stopped = False  # in the last message
+        self.taken_back = False  # the last message, because a column was stopped before its first token
         self.columns = [self._column(n, settings) for n, settings in enumerate(wanted)]
         self._number_twins()
         self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
@@ -114,7 +154,7 @@ class Comparison:
     @property
     def ended_early(self) -> bool:
         """Has the last message no reply of every column?"""
-        return self.broken or self.taken_back
+        return self.broken or self.stopped
 
     @property
     def caches(self) -> list:
@@ -128,49 +168,94 @@ class Comparison:
 
     @property
     def users(self) -> list[str]:
-        return [turn.user for turn in self.columns[0].turns]
+        return [text for text, _ in self.asked]
+
+    def changed(self, wanted: Sequence[Settings]) -> Comparison | None:
+        """This comparison with other caches in some columns: these answer the earlier messages first, the others stay. None where none stays."""
+        kept = [n for n, (mine, new) in enumerate(zip(self.wanted, wanted)) if mine == new]
+        if not kept:
+            return None
+        other = Comparison(wanted)
+        other.asked = list(self.asked)
+        for n in kept:
+            self.columns[n].label = other.columns[n].label
+            other.columns[n] = self.columns[n]
+        if 0 not in kept:
+            for column in other.columns:
+                column.kl = []
+        other.parting = self.parting if 0 in kept and self.parting and self.parting["column"] in kept else None
+        return other
+
+    @property
+    def behind(self) -> list[int]:
+        """Columns, from 0, that have messages to catch up on."""
+        return [n for n, column in enumerate(self.columns) if len(column.turns) < len(self.asked)]
 
     def ask(self, text: str, stop: threading.Event | None = None, expects: str = "") -> Iterator[Column]:
         """Send `text` to every column; one event of each in turn, yielding the column that has moved.
 
-        Raises ValueError, before anything has changed, where a column refuses the message.
+        A column that refuses the message takes part no more and says why. Raises ValueError, before anything has changed, where every column does.
         """
-        replies = []
+        replies: dict[int, Iterator] = {}
+        refused: dict[int, str] = {}
         for n, column in enumerate(self.columns):
             try:
-                replies.append(column.conversation.send(text, stop))
+                if not column.out and n not in self.behind:
+                    replies[n] = column.conversation.send(text, stop)
             except ValueError as error:
-                raise ValueError(f"Cache {n + 1}, {column.label}: {error}") from error
-        return self._interleave(text, expects, replies)
+                refused[n] = str(error)
+        if not replies and refused:
+            n, sentence = min(refused.items())
+            raise ValueError(f"Cache {n + 1}, {self.columns[n].label}: {sentence}")
+        self.asked.append((text, expects))
+        return self._interleave([self._answer(column, stop, replies.get(n), refused.get(n, "")) for n, column in enumerate(self.columns)])
 
-    def _interleave(self, text: str, expects: str, replies: list[Iterator]) -> Iterator[Column]:
-        self.broken, self.taken_back = True, False  # until every column has finished
-        running = list(zip(self.columns, replies))
-        for column in self.columns:
-            column.turns.append(Turn(text, expects))
-            column.history.start_turn()
-        stopped = False
+    def _answer(self, column: Column, stop: threading.Event | None, reply: Iterator | None, refusal: str) -> Iterator[Column]:
+        """One column's replies to all that it has not answered yet. `reply`: to the last message, where that is all."""
+        for text, expects in self.asked[len(column.turns):]:
+            column.begin(text, expects)
+            try:
+                if column.out or refusal:
+                    raise ValueError(column.out or refusal)
+                events = reply or column.conversation.send(text, stop)
+            except ValueError as error:
+                column.refuse(str(error))
+                yield column
+                continue
+            for event in events:
+                column.add(event)
+                yield column
+            if column.turns[-1].reason == "stopped":
+                return
+
+    def _interleave(self, answers: list[Iterator[Column]]) -> Iterator[Column]:
+        self.broken, self.stopped, self.taken_back = True, False, False  # until every column has finished
+        running = list(answers)
         try:
             while running:
-                for pair in list(running):
-                    event = next(pair[1])
-                    pair[0].add(event)
-                    if isinstance(event, Done):
-                        running.remove(pair)
-                        stopped = stopped or event.reason == "stopped"
-                    yield pair[0]
-            self.taken_back = stopped and not any(column.turns[-1].tokens for column in self.columns)
-            self.broken = stopped and not self.taken_back
-            if self.taken_back:
-                self._forget_turn()
+                for answer in list(running):
+                    moved = next(answer, None)
+                    if moved is None:
+                        running.remove(answer)
+                    else:
+                        yield moved
+            self.broken = False
+            self.stopped = any(column.turns[-1].reason == "stopped" for column in self.columns)
+            if self.stopped:
+                self._keep_in_step()
         finally:
-            for reply in replies:
-                reply.close()
+            for answer in answers:
+                answer.close()
 
-    def _forget_turn(self) -> None:
+    def _keep_in_step(self) -> None:
+        """After a stop: a message that some column has not begun to answer is taken back from all, so that they go on with the same ones."""
+        if all(column.out or (len(column.turns) == len(self.asked) and column.turns[-1].tokens) for column in self.columns):
+            return
+        self.taken_back = True
+        self.asked.pop()
         for column in self.columns:
-            column.turns.pop()
-            column.history.turns.pop()
+            unfinished = column.turns[-1].reason == "stopped"
+            column.go_back(min(len(self.asked), len(column.turns) - unfinished))
 
     def divergence(self, column: Column) -> tuple[int, int] | None:
         """(turn, token) of the first reply token that differs from the first column's, both from 0; None if none does."""
@@ -202,11 +287,12 @@ class Comparison:
             "cache": column.label, "name": column.settings.cache, "parameters": _complete(column.settings, self.loaded.config),
             "tokens_seen": snapshot.seen, "tokens_held": snapshot.held, "nbytes": snapshot.total,
             "used_nbytes": used_nbytes(snapshot), "reserved_nbytes": snapshot.total - used_nbytes(snapshot),
-            "times_smaller_than_dynamic": round(dynamic / used_nbytes(snapshot), 3) if snapshot.total and dynamic else None,
+            "times_smaller_than_dynamic": round(dynamic / snapshot.total, 3) if snapshot.total and dynamic else None,
             "time_to_first_token": stats and stats.time_to_first_token,
             "decode_tokens_per_second": stats and stats.decode_tokens_per_second,
             "agreement": self.agreement(column), "diverges_at": _counted_from_one(self.divergence(column)),
             "mean_kl": column.mean_kl,
+            "refused": column.out or None,
             "remembered": sum(checks) if checks else None, "checked": len(checks) or None,
         }
 

@@ -49,6 +49,7 @@ DEMO_READING = (
 )
 
 
+TAKEN_BACK_FROM_ALL = "Stopped before every cache had begun to answer: the message was taken back. The turns before it stay, and the next message goes on from them."
 AT_REST = gr.update(submit_btn="Run all", stop_btn=False)
 
 
@@ -64,9 +65,21 @@ def read_columns(chat: ChatTab, tab: CompareTab, values: Mapping) -> list:
     return wanted_columns(shared.model, shared.system, shared.sampling, caches)
 
 
-def same_run(comparison: Comparison | None, wanted: list) -> bool:
-    """Whether a message can be the next turn of this comparison: same settings, and every column has all messages."""
-    return comparison is not None and not comparison.broken and list(comparison.wanted) == wanted
+def going_on(session: Session, wanted: list, afresh: bool) -> tuple[Comparison, str]:
+    """(the comparison that a message goes on with, what is to be said of it). Raises ValueError where its caches can't be had."""
+    before = session.comparison
+    if afresh:
+        return fresh(session, wanted), ""
+    if before is None or before.broken:
+        return fresh(session, wanted), started_over(session)
+    if list(before.wanted) == wanted:
+        return before, ""
+    changed = before.changed(wanted)
+    if changed is None:
+        return fresh(session, wanted), started_over(session)
+    require_room([*wanted, *wanted], changed.loaded, session.budget)
+    names = ", ".join(f"{n + 1}" for n in changed.behind)
+    return changed, f"Cache {names}: changed, and answers the earlier messages first. The other columns stay as they were." if names else ""
 
 
 def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, messages: Sequence[tuple[str, str]], afresh: bool, typed: str = "",
@@ -77,14 +90,16 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     """
     stop = session.compare_box.stop
     try:
-        again = same_run(session.comparison, wanted) and not afresh
-        comparison = session.comparison if again else fresh(session, wanted)
+        comparison, begun = going_on(session, wanted, afresh)
+        again = bool(comparison.asked)
+        if len(messages) > 1 and comparison.alike:
+            raise ValueError(alike_words(comparison))
         replies = comparison.ask(messages[0][0], stop, messages[0][1])
     except Exception as error:
         session.compare_box.give_back(typed)
         yield {tab.notice: html_parts.notice(reason(error), "error"), tab.message: AT_REST}
         return
-    note = said or ("" if again or afresh else started_over(session)) or alike_words(comparison)
+    note = said or begun or alike_words(comparison)
     session.comparison, session.lost_comparison, session.busy = comparison, False, True
     yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
            tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
@@ -94,7 +109,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
             yield from _paint(tab, stop, comparison, replies)
             if not comparison.ended_early:
                 yield from _drift(tab, comparison, stop, note)
-            if comparison.ended_early:
+            if stop.is_set() or comparison.ended_early:
                 break
     except Exception as error:
         session.comparison, session.lost_comparison = None, True
@@ -102,11 +117,11 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     finally:
         session.busy = False
         registry.make_room(keep=session)
-    if session.comparison and comparison.broken:
-        yield _results(tab, comparison)
-    elif session.comparison and comparison.taken_back:
+    if session.comparison and comparison.taken_back:
         session.compare_box.give_back(typed)
-        yield {tab.notice: html_parts.notice(TAKEN_BACK, "info"), tab.table: compare_view.table_html(comparison), **_threads(tab, comparison)}
+        yield {tab.notice: html_parts.notice(TAKEN_BACK if not comparison.asked else TAKEN_BACK_FROM_ALL, "info"), **_results(tab, comparison)}
+    elif session.comparison and comparison.stopped:
+        yield {tab.notice: html_parts.notice("Stopped: what was written by then stays, and the next message goes on from it.", "info"), **_results(tab, comparison)}
     yield {tab.message: AT_REST}
 
 
@@ -122,7 +137,7 @@ def started_over(session: Session) -> str:
     if session.lost_comparison:
         return "Started over: the caches of the comparison before had been freed."
     if session.comparison and session.comparison.broken:
-        return "Started over: the run before was stopped."
+        return "Started over: the run before broke off."
     return "Started over: the model, the caches, their settings or the sampling have changed." if session.comparison else ""
 
 
@@ -143,7 +158,7 @@ def _drift(tab: CompareTab, comparison: Comparison, stop: threading.Event, note:
         if time.perf_counter() - painted >= CHART_SECONDS:
             painted = time.perf_counter()
             yield {tab.notice: html_parts.notice(f"Measuring how far the distributions drift apart: {done:.0%}", "progress")}
-    yield _results(tab, comparison, note)
+    yield {tab.notice: html_parts.notice(note, "info"), **_results(tab, comparison)}
 
 
 def _paint(tab: CompareTab, stop: threading.Event, comparison: Comparison, replies: Iterator) -> Iterator[dict]:
@@ -160,10 +175,8 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
     return {widgets.thread: compare_view.thread_html(comparison, column) for widgets, column in zip(tab.columns, comparison.columns)}
 
 
-def _results(tab: CompareTab, comparison: Comparison, note: str = "") -> dict:
-    stopped = "Stopped: the next run starts over, because the columns no longer share their messages."
-    return {tab.notice: html_parts.notice(stopped if comparison.broken else note, "info"), tab.table: compare_view.table_html(comparison),
-            tab.divergence: compare_view.divergence_html(comparison.parting),
+def _results(tab: CompareTab, comparison: Comparison) -> dict:
+    return {tab.table: compare_view.table_html(comparison), tab.divergence: compare_view.divergence_html(comparison.parting),
             tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
 
 

@@ -13,11 +13,11 @@ from kvcache.memory import heard_by
 
 from . import charts, html_parts
 from .charts import human_bytes
-from .compare import Column, Comparison, Turn
+from .compare import REFUSED, Column, Comparison, Turn
 from .view import dynamic_nbytes
 
-HEADS = (("cache", "Cache"), ("used_nbytes", "In use"), ("reserved_nbytes", "Reserved"), ("times_smaller_than_dynamic", "vs Dynamic"),
-         ("time_to_first_token", "First token"), ("decode_tokens_per_second", "Tokens/s"), ("agreement", "Agrees"), ("diverges_at", "Diverges at"), ("mean_kl", "Mean KL"))
+HEADS = (("cache", "Cache"), ("nbytes", "Bytes"), ("times_smaller_than_dynamic", "vs Dynamic"), ("remembered", "Says"), ("agreement", "Agrees"), ("mean_kl", "Mean KL"),
+         ("diverges_at", "Diverges at"), ("time_to_first_token", "First token"), ("decode_tokens_per_second", "Tokens/s"))
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ HEADS = (("cache", "Cache"), ("used_nbytes", "In use"), ("reserved_nbytes", "Res
 def thread_html(comparison: Comparison, column: Column) -> str:
     """One column's conversation; from the first token that differs from the first column's, a reply is marked."""
     parted = comparison.divergence(column)
-    turns = "".join(_turn_html(turn, _mark_from(n, parted, turn, comparison)) for n, turn in enumerate(column.turns))
+    turns = "".join(_turn_html(turn, _mark_from(n, parted, turn, comparison), column.out) for n, turn in enumerate(column.turns))
     return f'<div class="kv-thread"><p class="kv-quiet">Answered by <b>{escape(column.label)}</b></p>{turns}</div>'
 
 
@@ -39,7 +39,7 @@ def _mark_from(n: int, parted: tuple[int, int] | None, turn: Turn, comparison: C
     return next((at for at, (a, b) in enumerate(zip(turn.ids, first)) if a != b), None)
 
 
-def _turn_html(turn: Turn, mark_from: int | None) -> str:
+def _turn_html(turn: Turn, mark_from: int | None, refusal: str = "") -> str:
     if mark_from is None:
         reply = escape(turn.text)
     else:
@@ -48,7 +48,9 @@ def _turn_html(turn: Turn, mark_from: int | None) -> str:
         differing = escape("".join(pieces[mark_from:]))
         reply += f'<mark title="differs from the first cache from here on">{differing}</mark>' if differing else _ended(turn)
     waiting = "" if turn.tokens or turn.stats else f'<span class="kv-quiet">{escape(turn.waiting_for)}</span>'
-    line = html_parts.stats_line(turn.stats) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
+    line = html_parts.stats_line(turn.stats, turn.reason) if turn.stats else '<span class="kv-stats">&nbsp;</span>'
+    if turn.reason == REFUSED:
+        waiting = f'<span class="kv-quiet">No room: {escape(refusal)}</span>'
     return (f'<p class="kv-bubble kv-user"><span class="kv-hidden">You: </span>{escape(turn.user)}</p>'
             f'<p class="kv-bubble"><span class="kv-hidden">Reply: </span>{reply.strip()}{waiting}</p>{line}{_check_html(turn)}')
 
@@ -62,33 +64,72 @@ def _check_html(turn: Turn) -> str:
         return ""
     if turn.remembered:
         return f'<p class="kv-check kv-right">✓ says {escape(turn.expects)}</p>'
-    return f'<p class="kv-check kv-wrong">✗ does not say {escape(turn.expects)}</p>'
+    return f'<p class="kv-check kv-wrong">✗ {"garbled" if turn.garbled else f"does not say {escape(turn.expects)}"}</p>'
 
 
 # -- table -------------------------------------------------------------------------------------------------------
 
 def table_html(comparison: Comparison) -> str:
-    """The figures side by side, one row per cache."""
-    heads = "".join(f'<th scope="col">{head}</th>' for _, head in HEADS)
-    rows = "".join(_row_html(n, row) for n, row in enumerate(comparison.rows()))
+    """The verdict, then the figures side by side, one row per cache; columns that nothing fills are left out."""
+    rows = comparison.rows()
+    heads = [(name, head) for name, head in HEADS if name in ("cache", "nbytes") or any(row[name] is not None for row in rows)]
+    head = "".join(f'<th scope="col">{words}</th>' for _, words in heads)
+    body = "".join(_row_html(n, row, heads[1:]) for n, row in enumerate(rows))
     count = len(comparison.users)
-    words = (f"{comparison.loaded.title}, {count} message{'s' * (count != 1)}; times and rates are of the last reply; vs Dynamic: how many times fewer bytes "
-             "are in use than a DynamicCache holds")
-    return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="Comparison"><table class="kv-figures"><thead><tr>{heads}</tr>'
-            f'</thead><tbody>{rows}</tbody></table></div><p class="kv-quiet">{escape(words)}.</p>')
+    words = (f"{comparison.loaded.title}, {count} message{'s' * (count != 1)}. Bytes are those in use and those reserved beside them; vs Dynamic: how many times fewer in all "
+             "than a DynamicCache of the same tokens would use. Times and rates are of the last reply")
+    return (f'{verdict_html(rows)}<div class="kv-scroll" tabindex="0" role="region" aria-label="Comparison"><table class="kv-figures kv-stacked"><thead><tr>{head}</tr>'
+            f'</thead><tbody>{body}</tbody></table></div><p class="kv-quiet">{escape(words)}.</p>')
 
 
-def _row_html(n: int, row: dict[str, Any]) -> str:
-    cells = "".join(f"<td>{escape(cell_text(name, row[name]))}</td>" for name, _ in HEADS[1:])
+def _row_html(n: int, row: dict[str, Any], heads: Sequence[tuple[str, str]]) -> str:
+    cells = "".join(f'<td data-head="{escape(head)}">{_cell_html(row, name)}</td>' for name, head in heads)
     return f'<tr><th scope="row"><i class="kv-swatch kv-swatch-{n}"></i>{escape(row["cache"])}</th>{cells}</tr>'
+
+
+def _cell_html(row: dict[str, Any], name: str) -> str:
+    if name == "nbytes":
+        reserved = f' <small>+ {human_bytes(row["reserved_nbytes"])} reserved</small>' if row["reserved_nbytes"] else ""
+        return f'{human_bytes(row["used_nbytes"])}{reserved}'
+    if name == "remembered" and row["checked"]:
+        return f'{row["remembered"]} of {row["checked"]}'
+    return escape(cell_text(name, row[name]))
+
+
+def verdict_html(rows: Sequence[dict[str, Any]]) -> str:
+    """What came of the questions that were asked of what had been told, in a sentence or two; "" where none was."""
+    sentence = verdict(rows)
+    return f'<p class="kv-verdict" role="status">{escape(sentence)}</p>' if sentence else ""
+
+
+def verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """Who still says what was told, and the fewest bytes that do."""
+    checked = [row for row in rows if row["checked"]]
+    if not checked:
+        return ""
+    shares = {"all": [], "part": [], "none": []}
+    for row in checked:
+        shares["all" if row["remembered"] == row["checked"] else "part" if row["remembered"] else "none"].append(row)
+    words = (("all", "still says what was told", "still say what was told"), ("part", "says a part of it", "say a part of it"), ("none", "has lost it", "have lost it"))
+    said = [f"{listed([row['cache'] for row in shares[key]])} {one if len(shares[key]) == 1 else more}" for key, one, more in words if shares[key]]
+    sentence = "; ".join(said) + "."
+    return f"{sentence} {_smallest(shares['all'])}".strip()
+
+
+def _smallest(rows: Sequence[dict[str, Any]]) -> str:
+    least = min(rows, key=lambda row: row["nbytes"], default=None)
+    ratio = least and least["times_smaller_than_dynamic"]
+    return f"The smallest that remembers all, {least['cache']}, does it in {human_bytes(least['nbytes'])}, {ratio:.1f} times fewer than Dynamic would use." if ratio and ratio >= 1.1 else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def cell_text(name: str, value: Any) -> str:
     """One figure as the table shows it; a dash where there is none."""
     if value is None:
         return "–"
-    if name in ("used_nbytes", "reserved_nbytes"):
-        return human_bytes(value)
     if name == "times_smaller_than_dynamic":
         return f"{value:.1f}x"
     if name == "time_to_first_token":

@@ -24,14 +24,17 @@ TOP_TOKENS = 5
 def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iterator[float]:
     """Measure the last turn; yields the fraction done. Sets `kl` of every column and, at the first parting, `parting`."""
     turn = comparison.columns[0].turns[-1]
+    if not turn.tokens:
+        return
     if not comparison.shadows or turn.heard_ids != comparison.heard:
         comparison.forced, comparison.heard, comparison.full = 0, turn.heard_ids, set()
         comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
+    comparison.full |= {n for n, column in enumerate(comparison.columns) if column.out}
     prompt_end = len(turn.all_ids) - len(turn.ids)
     prompt, seen = turn.all_ids[comparison.forced:prompt_end], comparison.forced
     for start in range(0, len(turn.ids), SLICE):
         if stop is not None and stop.is_set():
-            comparison.broken = True
+            comparison.shadows = []  # they have seen a part of it: the next turn begins them anew
             return
         part = turn.ids[start:start + SLICE]
         _measure_slice(comparison, prompt, part, turn.all_ids[:seen], start)

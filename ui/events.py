@@ -74,6 +74,8 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         session.chat_box.give_back(typed)
         if ask is not again:
             session.history.turns.pop()
+    else:
+        session.endings[len(session.conversation.messages) // 2 - 1] = written.reason
     yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 

@@ -21,19 +21,26 @@ def rate_text(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
-def stats_line(stats) -> str:
-    """The line under a reply, in words: what was reused, what it cost, what it left behind."""
-    facts = [("reused", f"{stats.reused:,}"), ("computed", f"{stats.computed:,}")]
+MARKS = {"stopped": "stopped", "length": "cut at the longest length", "context": "cut at the end of the context", "capacity": "cut: the cache is full"}
+
+
+def stats_line(stats, reason: str = "") -> str:
+    """The line under a reply, in words: what was reused, how fast it came, what it left behind; it unfolds to the rest. `reason`: why it ended."""
+    mark = f'<b class="kv-ending">{MARKS[reason]}</b> · ' if reason in MARKS else ""
+    rate = [("tok/s", rate_text(stats.decode_tokens_per_second))] if stats.decode_tokens_per_second else []
+    short = [("reused", f"{stats.reused:,}"), *rate, ("cache", human_bytes(stats.cache_nbytes))]
+    note = getattr(stats, "note", "") or ""
+    return (f'<details class="kv-stats"><summary>{mark}{figures_line(short)}</summary>{figures_line(_other_figures(stats))}</details>'
+            + (f'<span class="kv-stats kv-why">{escape(note)}</span>' if note else ""))
+
+
+def _other_figures(stats) -> list[tuple[str, str]]:
+    facts = [("computed", f"{stats.computed:,}"), ("written", f"{stats.generated:,}")]
     if stats.time_to_first_token is not None:
         facts.append(("first token", seconds_text(stats.time_to_first_token)))
     if stats.prefill_tokens_per_second:
         facts.append(("prefill", f"{rate_text(stats.prefill_tokens_per_second)} tok/s"))
-    if stats.decode_tokens_per_second:
-        facts.append(("decode", f"{rate_text(stats.decode_tokens_per_second)} tok/s"))
-    facts.append(("cache", human_bytes(stats.cache_nbytes)))
-    line = f'<span class="kv-stats">{figures_line(facts)}</span>'
-    note = getattr(stats, "note", "") or ""
-    return line + (f'<span class="kv-stats kv-why">{escape(note)}</span>' if note else "")
+    return facts
 
 
 def chart_value(figure: dict, sentence: str, facts: Sequence[tuple[str, str]] = ()) -> str:

@@ -9,7 +9,7 @@ from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
 from kvcache.chat import models
 
-from . import calculator, layout, measure_events, recall, share
+from . import calculator, layout, measure_events, quality, recall, share
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
@@ -35,6 +35,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 compare = layout.compare_tab(ENTRIES, PRESETS)
             with gr.Tab("Measure", id="measure"):
                 measure = measure_events.make_tab()
+                measured = quality.make_part()
             with gr.Tab("Calculator", id="calculator") as opened:
                 calculated = calculator.calculator_tab(listed, model)
             with gr.Tab("Learn", id="learn"):
@@ -45,6 +46,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         share.wire_share(chat, header, registry)
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
+        quality.wire_quality(measured, registry)
         calculator.wire_calculator(calculated, opened)
         wire_api(registry, model)
     page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands

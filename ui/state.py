@@ -47,6 +47,7 @@ class Session:
     settings: Settings | None = None
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
+    endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
     busy: bool = False
     last_used: float = field(default_factory=time.monotonic)
     comparison: Any = None
@@ -57,12 +58,13 @@ class Session:
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
+    quality_box: Outbox = field(default_factory=Outbox)
     gone: bool = False
 
     @property
     def boxes(self) -> tuple[Outbox, ...]:
-        """One for each tab that computes."""
-        return self.chat_box, self.compare_box, self.measure_box
+        """One for each place that computes."""
+        return self.chat_box, self.compare_box, self.measure_box, self.quality_box
 
     def wanted(self, form_id: str, name: str) -> str:
         """The cache that the one in a form stands in for, or itself."""

@@ -24,13 +24,13 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     shown = []
     messages = session.conversation.messages if session.conversation else []
     stats = iter(session.stats)
-    for message in messages:
+    for n, message in enumerate(messages):
         if message["role"] == "user":
             shown.append(user_message(message["content"]))
         else:
             shown.append(message)
             figures = next(stats)
-            shown += [{"role": "assistant", "content": html_parts.stats_line(figures)}] if figures else []
+            shown += [{"role": "assistant", "content": html_parts.stats_line(figures, session.endings.get(n // 2, ""))}] if figures else []
     return shown
 
 

@@ -143,6 +143,16 @@ class _Plan:
     sampling: Sampling
 
 
+class _Written:
+    """What there is of a reply: `seen` tokens were in the cache before it."""
+
+    def __init__(self, plan: _Plan, seen: int, note: str) -> None:
+        self.plan, self.seen, self.note = plan, seen, note
+        self.pieces: list[str] = []
+        self.ids: list[int] = []
+        self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+
+
 class Conversation:
     """Messages, token ids and the cache they live in; without `cache_name`, the first of the catalog that suits the model.
 
@@ -150,6 +160,7 @@ class Conversation:
     an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
     events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own. `decode`: as of `engine.generate_tokens`.
+    `generate`: what makes the events; `scheduler.generate_tokens` has conversations on one model write at once.
     """
 
     def __init__(
@@ -162,6 +173,7 @@ class Conversation:
         make_cache: Callable[[], Any] | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         decode: str | None = None,
+        generate: Callable[..., Iterator[Event]] = generate_tokens,
     ) -> None:
         self.loaded = loaded
         self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
@@ -170,6 +182,7 @@ class Conversation:
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
         self.decode = checked_decode(decode)
+        self.generate = generate
         self._make_own_cache = make_cache
         self._turns: tuple[Turn, ...] = ()
         self._beginning = threading.Lock()
@@ -210,7 +223,7 @@ class Conversation:
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
         self._check_ready()
-        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode)
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode, generate=self.generate)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
@@ -407,64 +420,68 @@ class Conversation:
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
         self._begin(plan)
-        pieces: list[str] = []
-        reply_ids: list[int] = []
-        stats: Stats | None = None
+        events: Any = iter(())
         try:
             cuts = self._cuts(plan.turns, plan.prompt_ids)
             note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
-            seen = len(self.cached_ids)
-            events = generate_tokens(
-                self.loaded,
-                self.cache,
-                plan.prompt_ids[seen:],
-                plan.prompt_ids[:seen],
-                plan.sampling,
-                stop,
-                self.prefill_chunk,
-                None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
-                unheard,
-                self.decode,
-                cuts,
-            )
-            stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+            written = _Written(plan, len(self.cached_ids), note)
+            events = self._events(plan, unheard, stop, cuts)
             for event in events:
-                if isinstance(event, Prefill):
-                    self.heard_ids = list(plan.source_ids)
-                    self.cached_ids = list(plan.prompt_ids[: seen + event.done])
-                    stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
-                elif isinstance(event, Token):
-                    self.cached_ids += reply_ids[-1:]
-                    reply_ids.append(event.id)
-                    pieces.append(event.text)
-                    stats = replace(
-                        stats,
-                        generated=len(reply_ids),
-                        time_to_first_token=stats.time_to_first_token or event.seconds,
-                        cache_nbytes=event.snapshot.total,
-                    )
-                elif isinstance(event, Done):
-                    pieces.append(event.text)
-                    if not reply_ids:
-                        note = _join(note, "stopped before the first token: the message was taken back")
-                    stats = replace(event.stats, note=_join(note, event.stats.note))
-                    event = replace(event, stats=stats)
-                    self._keep(plan, pieces, reply_ids, stats)
-                    self._writing = None  # whoever hears Done may go on at once
-                yield event
+                yield self._take(written, event)
         except GeneratorExit:  # the caller broke off: the same as Stop
+            self._take_rest(written, events)
             if self._writing is plan:
-                self._keep(plan, pieces, reply_ids, stats)
+                self._keep(written)
             raise
         except BaseException:
+            getattr(events, "close", int)()
             if self._writing is plan:
                 self._renew_cache("the cache was rebuilt after an error")
             raise
         finally:
             if self._writing is plan:
                 self._writing = None
+
+    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int]) -> Any:
+        """The engine's, of what the cache has not seen."""
+        seen = len(self.cached_ids)
+        return self.generate(
+            self.loaded,
+            self.cache,
+            plan.prompt_ids[seen:],
+            plan.prompt_ids[:seen],
+            plan.sampling,
+            stop,
+            self.prefill_chunk,
+            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
+            unheard,
+            self.decode,
+            cuts,
+        )
+
+    def _take(self, written: _Written, event: Event) -> Event:
+        """Note what an event says of the cache and the reply; the event as it is handed on."""
+        plan, stats = written.plan, written.stats
+        if isinstance(event, Prefill):
+            self.heard_ids = list(plan.source_ids)
+            self.cached_ids = list(plan.prompt_ids[: written.seen + event.done])
+            written.stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Token):
+            self.cached_ids += written.ids[-1:]
+            written.ids.append(event.id)
+            written.pieces.append(event.text)
+            first = stats.time_to_first_token or event.seconds
+            written.stats = replace(stats, generated=len(written.ids), time_to_first_token=first, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Done):
+            written.pieces.append(event.text)
+            note = written.note if written.ids else _join(written.note, "stopped before the first token: the message was taken back")
+            written.stats = replace(event.stats, note=_join(note, event.stats.note))
+            event = replace(event, stats=written.stats)
+            self._keep(written)
+            self._writing = None  # whoever hears Done may go on at once
+        return event
 
     def _begin(self, plan: _Plan) -> None:
         with self._beginning:  # of two threads that ask at once, one is told to wait
@@ -473,22 +490,32 @@ class Conversation:
                 raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
             self._writing = plan
 
-    def _keep(self, plan: _Plan, pieces: list[str], reply_ids: list[int], stats: Stats | None) -> None:
+    def _take_rest(self, written: _Written, events: Any) -> None:
+        """Stop the reply, and take in what was written while the caller looked away."""
+        events.close()
+        try:
+            for event in events:
+                self._take(written, event)
+        except Exception:
+            self._renew_cache("the cache was rebuilt after an error")
+
+    def _keep(self, written: _Written) -> None:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
-        if not reply_ids:
+        plan, ids = written.plan, written.ids
+        if not ids:
             return
         self._fresh_because = ""  # this reply's note has said it
-        reply = "".join(pieces)
+        reply = "".join(written.pieces)
         turn = Turn(
             plan.user,
             reply,
             plan.prompt_text,
             plan.opening,
             plan.prompt_ids,
-            tuple(reply_ids),
-            self._end_of(reply, reply_ids),
+            tuple(ids),
+            self._end_of(reply, ids),
             plan.sampling.seed,
-            stats,
+            written.stats,
             self.sampling.seed if plan.sampling.temperature > 0 else None,
             plan.sampling,
         )

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,7 +175,15 @@ class Done:
     text: str = ""  # what was held back until now: characters that might have begun a stop text
 
 
-Event = Compiling | Prefill | Token | Done
+@dataclass(frozen=True)
+class Waiting:
+    """The reply begins later, once there is room for it. `text` says so."""
+
+    text: str
+    snapshot: Snapshot
+
+
+Event = Compiling | Waiting | Prefill | Token | Done
 
 
 class Stopwatch:
@@ -403,20 +411,105 @@ def room_left(loaded: LoadedModel, cache: Any, seen: int) -> tuple[float, str]:
 # ----------------------------------------------------------------------------------------------------------- the loop
 
 
-def generate_tokens(
-    loaded: LoadedModel,
-    cache: Any,
-    new_ids: Sequence[int],
-    seen_ids: Sequence[int] = (),
-    sampling: Sampling = Sampling(),
-    stop: threading.Event | None = None,
-    prefill_chunk: int = PREFILL_CHUNK,
-    stop_text: str | None = None,
-    source_ids: Sequence[int] = (),
-    decode: str | None = None,
-    cuts: Collection[int] = (),
-) -> Iterator[Event]:
-    """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
+@dataclass(frozen=True)
+class Feed:
+    """What a reply asks for before it goes on: the logits [V] behind these ids, fed to its cache. `picked`: one token that was just picked, not a part of the prompt."""
+
+    ids: Sequence[int]
+    picked: bool = False
+    compiled: bool = False  # by the compiled step, where there is one
+
+
+class Reply:
+    """One reply as steps, for whoever runs the forwards: `next` gives an event, or a `Feed` whose logits the following `next` takes; None at its end.
+
+    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        cache: Any,
+        new_ids: Sequence[int],
+        seen_ids: Sequence[int] = (),
+        sampling: Sampling = Sampling(),
+        stop: threading.Event | None = None,
+        prefill_chunk: int = PREFILL_CHUNK,
+        stop_text: str | None = None,
+        source_ids: Sequence[int] = (),
+        decode: str | None = None,
+        cuts: Collection[int] = (),
+    ) -> None:
+        self.sampling, self.decode = sampling.check(), checked_decode(decode)
+        if not new_ids:
+            raise ValueError("new_ids is empty: feed at least one token")
+        self.prefill_chunk = whole_number("prefill_chunk", prefill_chunk, 1)
+        left, limit = room_left(loaded, cache, len(seen_ids))
+        if len(new_ids) > left:
+            raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
+        self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
+        self.cuts = [*cuts, len(seen_ids)]
+        self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
+        self.watch = Stopwatch()
+        self._steps = self._run(list(new_ids), len(seen_ids))
+
+    def next(self, logits: torch.Tensor | None = None) -> Event | Feed | None:
+        """The next step; `logits` where the one before was a `Feed`."""
+        try:
+            return self._steps.send(logits)
+        except StopIteration:
+            return None
+
+    def _run(self, new_ids: list[int], seen: int) -> Generator[Event | Feed, torch.Tensor | None, None]:
+        loaded, cache, stop, watch, decode = self.loaded, self.cache, self.stop, self.watch, self.decode
+        stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0)
+
+        def done(reason: str, text: str = "") -> Done:
+            snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, decode, compiles)
+            return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
+
+        compiles = decode == "compiled" and loaded.step.awaits(cache) and not _is_set(stop)
+        if compiles:
+            yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
+            watch.pause()
+            compile_step(loaded, cache, new_ids)
+            watch.resume()
+        logits: torch.Tensor | None = None
+        if self.source_ids and not _is_set(stop):
+            hear(loaded, cache, self.source_ids)
+        for chunk in prefill_chunks(loaded, new_ids, seen, self.prefill_chunk, self.cuts):
+            if _is_set(stop):
+                yield done("stopped")
+                return
+            logits = yield Feed(chunk)
+            stats = replace(stats, computed=stats.computed + len(chunk))
+            stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
+            yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), seen)
+        if _is_set(stop):
+            yield done("stopped")
+            return
+
+        pick = make_picker(self.sampling, loaded.device)
+        text = Detokenizer(loaded.tokenizer, self.stop_text)
+        ids = self.ids
+        wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
+        for index in range(self.sampling.max_new_tokens):
+            assert logits is not None
+            ids.append(pick(ids, logits))
+            piece, seconds = text.add(ids[-1]), watch.seconds
+            stats = replace(stats, generated=index + 1, time_to_first_token=stats.time_to_first_token or seconds)
+            stats = replace(stats, decode_tokens_per_second=_rate(index, seconds - stats.time_to_first_token))
+            yield Token(ids[-1], piece, index, seconds, _snapshot(cache, stats))
+            reason = _why_stop(loaded, cache, ids, text, stop, index + 1 == self.sampling.max_new_tokens)
+            if reason is not None:
+                yield done(reason, text.flush())
+                return
+            wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
+            logits = yield Feed(ids[-1:], picked=True, compiled=decode != "eager")
+
+
+def generate_tokens(loaded: LoadedModel, cache: Any, new_ids: Sequence[int], *arguments: Any, **options: Any) -> Iterator[Event]:
+    """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done. Arguments: those of `Reply`, in its order.
 
     `decode` is how picked tokens are fed. "auto", unless the environment's KVCACHE_DECODE says otherwise: eagerly, while torch.compile works in a thread
     beside; by the compiled step once that has passed its trial. "eager": never compiled. "compiled": compiling comes first and is waited for, for measuring
@@ -425,77 +518,16 @@ def generate_tokens(
     picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. `cuts`: see `prefill_chunks`. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
-    sampling, decode = sampling.check(), checked_decode(decode)
-    if not new_ids:
-        raise ValueError("new_ids is empty: feed at least one token")
-    whole_number("prefill_chunk", prefill_chunk, 1)
-    left, limit = room_left(loaded, cache, len(seen_ids))
-    if len(new_ids) > left:
-        raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
-    watch = Stopwatch()
-    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids, decode, cuts):
-        watch.pause()
-        yield event
-        watch.resume()
-
-
-def _loop(
-    loaded: LoadedModel,
-    cache: Any,
-    new_ids: list[int],
-    seen_ids: list[int],
-    sampling: Sampling,
-    stop: threading.Event | None,
-    prefill_chunk: int,
-    stop_text: str | None,
-    watch: Stopwatch,
-    source_ids: Sequence[int],
-    decode: str,
-    cuts: Collection[int],
-) -> Iterator[Event]:
-    stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
-
-    def done(reason: str, text: str = "") -> Done:
-        snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, decode, compiles)
-        return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
-
-    compiles = decode == "compiled" and loaded.step.awaits(cache) and not _is_set(stop)
-    if compiles:
-        yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
-        watch.pause()
-        compile_step(loaded, cache, new_ids)
-        watch.resume()
-    logits = None
-    if source_ids and not _is_set(stop):
-        hear(loaded, cache, source_ids)
-    for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk, cuts):
-        if _is_set(stop):
-            yield done("stopped")
-            return
-        logits = forward(loaded, cache, chunk)
-        stats = replace(stats, computed=stats.computed + len(chunk))
-        stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
-        yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), len(seen_ids))
-    if _is_set(stop):
-        yield done("stopped")
-        return
-
-    pick = make_picker(sampling, loaded.device)
-    text = Detokenizer(loaded.tokenizer, stop_text)
-    ids = seen_ids + new_ids
-    wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
-    for index in range(sampling.max_new_tokens):
-        ids.append(pick(ids, logits))
-        piece, seconds = text.add(ids[-1]), watch.seconds
-        stats = replace(stats, generated=index + 1, time_to_first_token=stats.time_to_first_token or seconds)
-        stats = replace(stats, decode_tokens_per_second=_rate(index, seconds - stats.time_to_first_token))
-        yield Token(ids[-1], piece, index, seconds, _snapshot(cache, stats))
-        reason = _why_stop(loaded, cache, ids, text, stop, index + 1 == sampling.max_new_tokens)
-        if reason is not None:
-            yield done(reason, text.flush())
-            return
-        wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
-        logits = forward(loaded, cache, ids[-1:], compiled=decode != "eager")
+    reply = Reply(loaded, cache, new_ids, *arguments, **options)
+    step = reply.next()
+    while step is not None:
+        if isinstance(step, Feed):
+            step = reply.next(forward(loaded, cache, step.ids, step.compiled))
+        else:
+            reply.watch.pause()
+            yield step
+            reply.watch.resume()
+            step = reply.next()
 
 
 def _why_stop(

@@ -79,7 +79,7 @@ def _said(role: str, content: str) -> dict[str, str]:
 def _generate(loaded: LoadedModel, sampling: Sampling) -> list[str]:
     """Every setting by name, or a model's own generation_config would set some of them."""
     chunk = {"prefill_chunk_size": PREFILL_CHUNK} if loaded.continues_in_chunks and not loaded.is_encoder_decoder else {}
-    drawn: dict[str, float] = {"do_sample": False}
+    drawn: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
         drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
     stop = [] if loaded.has_chat_template or loaded.is_encoder_decoder else [f"stop_strings=[{PLAIN_STOP!r}]", "tokenizer=tokenizer"]

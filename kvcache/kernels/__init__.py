@@ -1,4 +1,4 @@
-"""Attention over what layers store, and the encoding of it, chosen by device: compiled loops on a CPU, torch in pieces everywhere.
+"""Attention over what layers store, and the encoding of it, chosen by device: compiled loops on a CPU, Triton's on a GPU, torch in pieces everywhere.
 
 A further kernel is one more file and one more line in each function here; a cache never knows which of them ran.
 """
@@ -6,11 +6,11 @@ A further kernel is one more file and one more line in each function here; a cac
 import torch
 
 from ..quantize import Encoded, Scheme
-from . import cpu, reference
+from . import cpu, cuda, reference
 from .packed import Packed
 
 FEW = 64  # query tokens up to which reading codes piece by piece beats decoding them all for torch's attention: measured on a CPU, 16 tokens take a quarter, 512 twice as long
-LOOPS = ("auto", "fused", "decode")  # compiled loops once they are ready, at the price of waiting for them, or never
+LOOPS = ("auto", "fused", "decode")  # compiled kernels once they are ready, at the price of waiting for them, or never
 
 
 def decode_attention(
@@ -23,6 +23,8 @@ def decode_attention(
     scale = query.shape[3] ** -0.5 if scale is None else scale
     if loops != "decode" and not is_causal and cpu.takes(query, keys, values, mask, wait=loops == "fused"):
         return cpu.attention(query, keys, values, mask, scale)
+    if loops != "decode" and not is_causal and cuda.takes(query, keys, values, mask, scale, wait=loops == "fused"):
+        return cuda.attention(query, keys, values, mask, scale)
     if not isinstance(keys, Packed):
         return None
     if query.shape[2] <= FEW:
