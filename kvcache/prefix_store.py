@@ -47,9 +47,9 @@ class Kept:
         cut = common if common == len(self.ids) else common // granularity * granularity
         return cut if cut >= self.floor else 0
 
-    def hold(self, cache: Cache) -> None:
+    def hold(self, cache: Cache, floor: int) -> None:
         """Have this cache in memory. Its own ids, and those of the tree, count as bytes, too."""
-        self.cache, self.floor = cache, min(max(int(cache.crop_floor), 1), len(self.ids))
+        self.cache, self.floor = cache, floor
         self.storages = {**storages_of(cache), -id(self): 2 * self.ids.nbytes}
 
 
@@ -64,17 +64,19 @@ class PrefixStore:
     Only caches of the wanted kind and parameters are given, made by `create` for this very model, of one row of text. A
     cache that can be cropped serves every text that shares a beginning with it, as `crop` would leave it (a quantised one:
     rounded as it was); one that cannot (recurrent states, sinks, windows and evicting caches that have let go of tokens)
-    serves those that go on from its end. `granularity`: caches are cut to multiples of so many tokens alone.
+    serves those that go on from its end. `granularity`: caches are cut to multiples of so many tokens alone. `exact`: those
+    of kinds that lose something are not cut at all, since a cut one has rounded, or weighed, what a new one would not yet.
 
     The least recently used go first when more than `max_nbytes` are kept; storage that forks share is counted once. With a
     `folder` they go there, as cache files of at most `max_folder_nbytes` (ten times `max_nbytes`), and are found again by
     the next store that is given the folder. They hold token ids, which is what people wrote, for whoever may read the folder.
     """
 
-    def __init__(self, model: torch.nn.Module, max_nbytes: int, folder: str | os.PathLike | None = None, *, max_folder_nbytes: int | None = None, granularity: int = 1) -> None:
+    def __init__(self, model: torch.nn.Module, max_nbytes: int, folder: str | os.PathLike | None = None, *, max_folder_nbytes: int | None = None, granularity: int = 1, exact: bool = False) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"a prefix store is for one model, got {type(model).__name__}")
         self.model, self.max_nbytes, self.granularity = model, whole_number("max_nbytes", max_nbytes, 0), whole_number("granularity", granularity, 1)
+        self.exact = exact
         self.max_folder_nbytes = FOLDER_TIMES * self.max_nbytes if max_folder_nbytes is None else whole_number("max_folder_nbytes", max_folder_nbytes, 0)
         self.folder = None if folder is None else Path(folder)
         self._guard = threading.Lock()  # of what follows, held for moments
@@ -172,11 +174,15 @@ class PrefixStore:
         with self._changing:
             if self._covered(new):
                 return
-            new.hold(cache.fork())
+            new.hold(cache.fork(), self._floor(cache.name, cache.crop_floor, len(row)))
             with self._guard:
                 covered = self._covered_by(new)
                 stay = [kept for kept in self._kept if kept not in covered]
             self._squeeze([*stay, new], covered, new)
+
+    def _floor(self, name: str, crop_floor: int, length: int) -> int:
+        """The smallest length that a cache of this many tokens is cut to."""
+        return length if self.exact and catalog.entry(name).lossy else min(max(int(crop_floor), 1), length)
 
     def _check_cache(self, ids: np.ndarray, cache: Cache, source_ids: list[int]) -> None:
         made_for = getattr(cache, "made_for", None)
@@ -299,7 +305,7 @@ class PrefixStore:
             del cache.token_ids, cache.source_ids
             fork = cache.fork()
             with self._guard:
-                kept.hold(cache)
+                kept.hold(cache, self._floor(cache.name, cache.crop_floor, len(kept.ids)))
             self._squeeze(list(self._kept), [])
             return fork
 
@@ -333,7 +339,7 @@ class PrefixStore:
             return  # another model's, or not a store's
         ids, source = _row(header["token_ids"]), [int(token) for token in header["source_ids"]]
         kind = _kind_of(header["cache"], header["parameters"], source)
-        self._add(Kept(kind, ids, source, min(max(int(header["crop_floor"]), 1), len(ids)), path=path, used=path.stat().st_mtime))
+        self._add(Kept(kind, ids, source, self._floor(header["cache"], header["crop_floor"], len(ids)), path=path, used=path.stat().st_mtime))
 
 
 def _row(ids: Sequence[int] | torch.Tensor) -> np.ndarray:

@@ -4,7 +4,6 @@ Registers, stack and local bytes are what cuobjdump says of the machine code; a 
 """
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -15,8 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvcache.caches.quantized import largest_divisor
-from kvcache.kernels import cuda, cuda_attention
+from kvcache.caches.quantized import scheme_of
+from kvcache.kernels import cuda, cuda_attention, cuda_encode
 
 PROCESSORS = (80, 90, 100)
 HEADS = (64, 80, 96, 128, 256)
@@ -24,10 +23,12 @@ TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 MASKS = ("none", "boolean", "added")
 
 
+def scheme(bits, dim, channel, block=64):
+    return scheme_of("native", bits, "key" if channel else "value", "channel" if channel else "token", block, 64, dim)
+
+
 def side(bits, dim, channel, block=64):
-    group, width = block if channel else largest_divisor(dim, 64), dim * bits // 8
-    unit = width if channel else math.gcd(width, group)
-    return cuda.Side(bits, dim, group, channel, unit, 1 << (unit - 1).bit_length())
+    return cuda.Side.of(scheme(bits, dim, channel, block), dim)
 
 
 def kind(dim, key_bits, value_bits, dtype=torch.bfloat16, rows=16, mask=0, block=64):
@@ -38,8 +39,8 @@ def kinds():
     """By name: every head size and width for one token, then what else a kernel is compiled for at one size."""
     made = [kind(dim, bits, bits) for dim in HEADS for bits in cuda.NBITS]
     made += [kind(128, 4, 2), kind(128, 8, 4), *(kind(128, 4, 4, mask=mask) for mask in (1, 2)), *(kind(128, 4, 4, block=block) for block in (16, 32, 128))]
-    made += [kind(dim, 4, 4, dtype) for dim in (128, 256) for dtype in (torch.float16, torch.float32)]
-    made += [kind(dim, 4, 4, rows=rows, mask=1) for dim in (128, 256) for rows in (32, 64)]
+    made += [kind(dim, 4, 4, dtype) for dim, dtype in ((128, torch.float16), (256, torch.float16), (128, torch.float32))]
+    made += [kind(dim, 4, 4, rows=rows, mask=1) for dim, rows in ((128, 32), (128, 64), (256, 32))]
     return {name(each): each for each in made}
 
 
@@ -66,6 +67,11 @@ def join(dim):
     return signature_of(cuda_attention.join, pointers, {"DIM": dim, "LANES": triton.next_power_of_2(dim)}), dict(num_warps=4, enable_fp_fusion=True)
 
 
+def encode(scheme, dim, block=64):
+    pointers = {"states": "*bf16", "codes": "*u8", "scales": "*fp16", "minima": "*fp16", "gains": "*fp32"}
+    return signature_of(cuda_encode.encode, pointers, cuda.encode_constants(scheme, dim, block)), dict(num_warps=4, enable_fp_fusion=False)
+
+
 def compiled(source, options, processor):
     """Registers a thread, stack and local bytes, shared bytes a program, threads."""
     made = triton.compile(source, GPUTarget("cuda", processor, 32), options)
@@ -80,9 +86,11 @@ def compiled(source, options, processor):
 def everything():
     yield from ((name, attend(kind)) for name, kind in kinds().items())
     yield from ((f"join {dim}", join(dim)) for dim in HEADS)
+    for channel, dims in ((True, HEADS), (False, (64, 128, 256))):
+        yield from ((f"encode {dim} {bits} {'keys' if channel else 'values'}", encode(scheme(bits, dim, channel), dim)) for dim in dims for bits in cuda.NBITS)
 
 
-SOME = ("attend 64 8/8", "attend 80 2/2", "attend 96 4/4", "attend 128 4/2", "attend 256 4/4 bf16 rows 16", "attend 256 4/4 fp32", "attend 128 4/4 bf16 rows 64", "join 256")
+SOME = ("attend 64 8/8", "attend 80 2/2", "attend 96 4/4", "attend 128 4/2", "attend 256 4/4 bf16 rows 32", "attend 128 4/4 fp32", "attend 128 4/4 bf16 rows 64", "join 256", "encode 128 2", "encode 80 4")
 
 
 def main(part=""):

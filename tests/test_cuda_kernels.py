@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_packed_attention import filled
 
+from kvcache import kernels
+from kvcache.caches.quantized import scheme_of
 from kvcache.kernels import cuda, reference
+from kvcache.quantize import Encoded
 
 WITHOUT = cuda.why_not_triton()
 pytestmark = pytest.mark.skipif(WITHOUT is not None, reason=f"Triton is not here: {WITHOUT}; it comes with torch's CUDA build, pip install triton brings it beside another")
@@ -71,7 +74,7 @@ def masks(draw, batch, heads, count, tokens, dtype, generator):
 
 def check(layer, span=None):
     query, keys, values, mask = layer
-    assert cuda.readable(query, keys, values, mask)
+    assume(cuda.readable(query, keys, values, mask))
     scale = query.shape[3] ** -0.5
     ours = cuda.attention(query, keys, values, mask, scale, span)
     assert ours.dtype == query.dtype
@@ -123,6 +126,49 @@ def test_what_the_kernels_do_not_know_is_left_to_torch():
         _, states = filled(**{"nbits": 4, "dim": 64, "attention": "decode", **odd})
         keys, values = (each.held for each in states)
         assert not cuda.readable(torch.zeros(2, 3, 1, keys.shape[3]), keys, values, None), odd
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("nbits", cuda.NBITS)
+def test_the_head_sizes_of_models_are_read_and_encoded_at_every_width(dim, nbits):
+    _, states = filled(nbits, dim, 1, 1, 200, 64, 40, "decode")
+    keys, values = (each.held for each in states)
+    assert cuda.readable(torch.zeros(1, 1, 1, dim, dtype=torch.bfloat16), keys, values, None)
+    assert cuda.readable(torch.zeros(1, 1, 1, dim), keys, values, None) == (dim <= 128)
+    assert cuda.encodable(keys.scheme, keys.residual, 64)
+    assert cuda.encodable(values.scheme, values.residual, 64) == (nbits > 2 or dim in (64, 128, 256))
+
+
+# ------------------------------------------------------------------------------------------------------------ quantising
+
+
+@st.composite
+def blocks(draw):
+    """A scheme of ours, and states that may be huge, tiny, all alike, or lie between others."""
+    block, dim, nbits, dtype = draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 64, 80, 96, 128])), draw(st.sampled_from(cuda.NBITS)), draw(TYPES)
+    side, axis = draw(st.sampled_from([("key", "channel"), ("value", "token"), ("key", "token"), ("value", "channel")]))
+    scheme = scheme_of("native", nbits, side, axis, block, draw(st.sampled_from([block, 64])), dim)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    states = torch.randn(draw(st.integers(1, 2)), block * draw(st.integers(1, 2)), draw(st.integers(1, 2)), dim, generator=generator).transpose(1, 2)
+    states[..., 3] *= draw(st.sampled_from([1, 0, 100, 1e-6]))
+    return scheme, (states * draw(st.sampled_from([1, 1, 1e-30, 1e30, 0]))).to(DEVICE, dtype), block
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(blocks())
+def test_codes_are_torchs_to_the_bit(drawn):
+    scheme, states, block = drawn
+    assume(cuda.encodable(scheme, states, block) and states.isfinite().all())
+    for name, ours, torchs in zip(Encoded._fields, cuda.encoded(scheme, states, block), scheme.encode(states, block)):
+        assert torch.equal(ours, torchs), name
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_no_number_shows_in_what_is_decoded(odd):
+    states = torch.randn(1, 1, 32, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    states[0, 0, 3, 5] = odd
+    scheme = scheme_of("native", 4, "key", "channel", 32, 64, 64)
+    assert not scheme.decode(cuda.encoded(scheme, states, 32), 32, torch.float32).isfinite().all()
 
 
 # ------------------------------------------------------------------------------------------------------- which one is used
@@ -179,6 +225,14 @@ def test_it_is_used_where_it_is_faster_and_timed_once_for_a_length(trial, monkey
 def test_seconds_are_medians_without_the_first():
     calls = []
     assert cuda.seconds_of(lambda x: calls.append(x), torch.zeros(1, device=DEVICE)) >= 0 and len(calls) == 1 + cuda.ROUNDS
+
+
+def test_the_seam_goes_to_the_kernel_by_its_name():
+    _, states = filled(4, 64, 1, 2, 150, 32, 40, "decode")
+    keys, values = (moved(each.held) for each in states)
+    query = torch.randn(1, 4, 1, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    ours = kernels.decode_attention(query, keys, values, by="triton")
+    torch.testing.assert_close(ours, kernels.decode_attention(query, keys, values, by="torch"), **CLOSE[torch.float32])
 
 
 # -------------------------------------------------------------------------------------------------------------- compiled

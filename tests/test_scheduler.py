@@ -174,11 +174,11 @@ def test_a_full_cache_ends_its_own_reply():
 def test_where_memory_runs_out_fewer_rows_share_a_forward(monkeypatch):
     loaded, sizes, decode = tiny(), [], scheduler.decode
 
-    def tight(model, batch, ids):
+    def tight(model, batch, ids, forward):
         if len(ids) > 2:
             raise MemoryError("no room for so many rows")
         sizes.append(len(ids))
-        return decode(model, batch, ids)
+        return decode(model, batch, ids, forward)
 
     monkeypatch.setattr(scheduler, "decode", tight)
     prompts = [some_ids(20 + n, seed=n) for n in range(4)]

@@ -13,7 +13,7 @@ from kvcache.chat.engine import Done, Token
 from . import drift
 from .compare import wanted_columns
 from .compare_events import fresh
-from .events import MODEL_QUEUE, PAINT_SECONDS, key_of
+from .events import CHAT_QUEUE, COMPARE_QUEUE, PAINT_SECONDS, key_of
 from .forms import why_not
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
@@ -24,7 +24,7 @@ def describe_stats(stats) -> dict:
     """Figures of one reply as JSON."""
     return {name: getattr(stats, name) for name in (
         "reused", "computed", "generated", "time_to_first_token", "prefill_tokens_per_second", "decode_tokens_per_second",
-        "cache_nbytes", "note")}
+        "cache_nbytes", "note", "kept")}
 
 
 def describe_entry(entry, config=None) -> dict:
@@ -82,6 +82,7 @@ def settings_from(model: str, cache: str, parameters: dict | None, system: str, 
 def answer(registry: Registry, key: str, message: str, wanted: Settings, reset: bool = False) -> Iterator[dict]:
     """Send one message in the session of that key; yields the reply so far about ten times a second, then the whole answer. Raises gr.Error with a sentence."""
     session = registry.get(key)
+    session.from_api = True
     with occupied(session.chat_box) as stop:
         try:
             changed = session.prepare(wanted)
@@ -91,12 +92,9 @@ def answer(registry: Registry, key: str, message: str, wanted: Settings, reset: 
                 session.adopt(talk, wanted)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        session.busy = True
-        try:
+        with session.at_work():
             session.history.start_turn()
             reason = yield from _frames(events, session, stop)
-        finally:
-            session.busy = False
     registry.make_room(keep=session)
     yield last_reply(session) | {"reason": reason, "changed": "" if reset else changed}
 
@@ -116,7 +114,8 @@ def _frames(events: Iterator, session: Session, stop: threading.Event) -> Genera
 def compare_caches(registry: Registry, key: str, messages: list[str], wanted: list[Settings]) -> dict:
     """Send every message to every cache, measure what differed, and return the run. Raises gr.Error with a sentence."""
     session = registry.get(key)
-    with occupied(session.compare_box) as stop:
+    session.from_api = True
+    with occupied(session.compare_box) as stop, session.at_work():
         try:
             comparison = fresh(session, wanted)
             for message in messages:
@@ -179,6 +178,6 @@ def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
         return {"default_model": default_model, "models": listed,
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 
-    gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
-    gr.api(compare, api_name="compare", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
+    gr.api(chat, api_name="chat", **CHAT_QUEUE)
+    gr.api(compare, api_name="compare", **COMPARE_QUEUE)
     gr.api(catalog, api_name="catalog", concurrency_id="load", concurrency_limit=2)

@@ -256,7 +256,7 @@ def memory_words(snapshot) -> str:
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,
                  capacity: int | None = None) -> list[tuple[str, str]]:
-    """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved, and Dynamic's."""
+    """The visible line under the chart, as (words, figure) pairs: tokens, then bytes in use, reserved and in all, and what Dynamic would use, as many times as all of this."""
     facts = [("seen", f"{snapshot.seen:,}"), ("held", f"{snapshot.held:,}")]
     if snapshot.cross:
         facts.append(("of the text", f"{snapshot.held_by_layer[-1]:,}"))
@@ -265,12 +265,12 @@ def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None,
     if capacity:
         facts.append(("capacity", f"{capacity:,}"))
     used = used_nbytes(snapshot)
-    facts.append(("measured", human_bytes(used)))
-    if predicted is not None:
+    facts.append(("in use", human_bytes(used)))
+    if predicted not in (None, used):
         facts.append(("predicted", human_bytes(predicted)))
     if snapshot.total > used:
-        facts.append(("reserved", human_bytes(snapshot.total - used)))
-    ratio = ratio_text(dynamic_nbytes, used)
+        facts += [("reserved beside", human_bytes(snapshot.total - used)), ("in all", human_bytes(snapshot.total))]
+    ratio = ratio_text(dynamic_nbytes, snapshot.total)
     if dynamic_nbytes or not used:
-        facts.append(("DynamicCache would hold", human_bytes(dynamic_nbytes) + (f" ({ratio})" if ratio else "")))
+        facts.append(("DynamicCache would use", human_bytes(dynamic_nbytes) + (f" ({ratio} of this)" if ratio else "")))
     return facts

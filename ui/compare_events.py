@@ -11,7 +11,7 @@ from . import compare_view, drift, html_parts, layout
 from .compare import Comparison, wanted_columns
 from .events import (
     CHART_SECONDS,
-    MODEL_QUEUE,
+    COMPARE_QUEUE,
     PAINT_SECONDS,
     fetched,
     give_back_after,
@@ -22,7 +22,7 @@ from .events import (
     reason,
     stops,
 )
-from .layout import ChatTab, CompareTab
+from .layout import ChatTab, Column, CompareTab
 from .pending import AGAIN
 from .state import Registry, Session, require_room
 from .stream import batches
@@ -100,22 +100,22 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         yield {tab.notice: html_parts.notice(reason(error), "error"), tab.message: AT_REST}
         return
     note = said or begun or alike_words(comparison)
-    session.comparison, session.lost_comparison, session.busy = comparison, False, True
-    yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
-           tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
+    session.comparison, session.lost_comparison = comparison, False
     try:
-        for n, (text, expects) in enumerate(messages):
-            replies = replies if n == 0 else comparison.ask(text, stop, expects)
-            yield from _paint(tab, stop, comparison, replies)
-            if not comparison.ended_early:
-                yield from _drift(tab, comparison, stop, note)
-            if stop.is_set() or comparison.ended_early:
-                break
+        with session.at_work():
+            yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
+                   tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
+            for n, (text, expects) in enumerate(messages):
+                replies = replies if n == 0 else comparison.ask(text, stop, expects)
+                yield from _paint(tab, stop, comparison, replies)
+                if not comparison.ended_early:
+                    yield from _drift(tab, comparison, stop, note)
+                if stop.is_set() or comparison.ended_early:
+                    break
     except Exception as error:
         session.comparison, session.lost_comparison = None, True
         yield {tab.notice: html_parts.notice(f"The comparison broke off: {error}", "error")}
     finally:
-        session.busy = False
         registry.make_room(keep=session)
     if session.comparison and comparison.taken_back:
         session.compare_box.give_back(typed)
@@ -186,7 +186,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     inputs = chat.settings | forms | {tab.count, tab.ticket}
     threads = [column.thread for column in tab.columns]
     painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.table],
+    compute = {**COMPARE_QUEUE, "show_progress": "minimal", "show_progress_on": [tab.table],
                "api_visibility": "private", "trigger_mode": "multiple"}  # one that was started over may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
@@ -238,15 +238,21 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     tab.count.input(lambda count: [gr.update(visible=n < count) for n in range(len(tab.columns))], tab.count,
                     [column.box for column in tab.columns], **quick)
     for column in tab.columns:
-        wire_form(chat, column.form, registry)
+        wire_form(chat, column, registry)
 
 
-def wire_form(chat: ChatTab, form, registry: Registry) -> None:
-    """Show the parameters of the cache that was picked."""
+def wire_form(chat: ChatTab, column: Column, registry: Registry) -> None:
+    """Show the parameters of the cache that was picked, and what it is called with them."""
+    form, quick = column.form, {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+
+    def named(values) -> dict:
+        name, parameters = form.read(values)
+        return {column.title: layout.column_title(form.entries[name], parameters)}
+
     def chosen(values, request: gr.Request):
         registry.get(key_of(request)).picked(form.form_id)
         loaded = loaded_or_none(values[chat.model])
-        return form.chosen(values[form.cache], loaded and loaded.config)
+        return form.chosen(values[form.cache], loaded and loaded.config) | named(values)
 
-    form.cache.input(chosen, {chat.model, form.cache}, form.outputs, show_progress="hidden", api_visibility="private",
-                     concurrency_limit=None)
+    form.cache.input(chosen, {chat.model} | form.inputs, [*form.outputs, column.title], **quick)
+    gr.on([form.cache.change, *(widget.change for widget in form.widgets.values())], named, form.inputs, column.title, trigger_mode="always_last", **quick)

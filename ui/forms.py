@@ -10,6 +10,8 @@ from typing import Any
 import gradio as gr
 
 MAX_SLIDER_STEPS = 1024
+MANY = 4  # parameters that are shown together
+TEACHING = {"window_length": 64, "residual_length": 0}  # what the page opens with: within three turns one sees what such a cache does
 
 
 # -- what to show, without widgets -------------------------------------------------------------------------------
@@ -199,11 +201,21 @@ def cache_form(entries: Mapping[str, Any], form_id: str, default: str, *, label:
 
 
 def _parameter_widgets(entry, form_id: str, given: Mapping[str, Any], *whole: str) -> dict:
-    """Widgets of an entry's parameters, or of those it has as a part of the entry called `whole`."""
+    """Widgets of an entry's parameters, or of those it has as a part of the entry called `whole`; of many, all but the figures are folded."""
     keys = {parameter: (*whole, entry.name, parameter.name) for parameter in entry.parameters}
     titles = {part: own.title for part, own in entry.parts.items()}
-    return {key: parameter_widget(parameter, given.get(parameter.name, parameter.default), widget_id(form_id, *key), titles)
-            for parameter, key in keys.items()}
+    folded = [parameter for parameter in keys if len(keys) > MANY and not isinstance(parameter.default, int)]
+    made = {}
+    for group in ([parameter for parameter in keys if parameter not in folded], folded):
+        with gr.Accordion("More", open=False) if group and group is folded else nullcontext():
+            made |= {keys[parameter]: parameter_widget(parameter, given.get(parameter.name, opening_value(parameter)), widget_id(form_id, *keys[parameter]), titles)
+                     for parameter in group}
+    return {key: made[key] for key in keys.values()}
+
+
+def opening_value(parameter) -> Any:
+    """What a parameter's widget opens with: the catalog's default, or a value at which its effect shows in a short chat."""
+    return TEACHING.get(parameter.name, parameter.default)
 
 
 def parameter_widget(parameter, value, elem_id: str, titles: Mapping[str, str]) -> gr.components.Component:

@@ -18,7 +18,10 @@ from .share_form import ShareForm, share_form
 from .theme import PLOTLY_JS
 
 TITLE = "KV cache playground"
-WELCOME = "Talk to the model; the charts show what its cache keeps."
+WHAT_IT_IS = ("A language model keeps the keys and values of every past token, so that it need not read the conversation again for each new one: that is its KV cache. "
+              "Which cache you choose decides how much memory it takes, how fast it writes, and what it still remembers.")
+WELCOME = "Talk to the model. Each word becomes a square, filled by what the cache did with it."
+TOUR = "See what caches forget (30 s)"
 EXAMPLES = (
     "Hi, my name is Ada and the red box opens with 7-3-1.",
     "Which code opens the red box?",
@@ -78,6 +81,7 @@ class ChatTab:
 @dataclass(frozen=True)
 class Column:
     box: gr.Column
+    title: gr.HTML
     form: CacheForm
     thread: gr.HTML
 
@@ -120,8 +124,11 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
     return ChatTab(**setup, **talk, **see)
 
 
+SETUP_HEAD = '<h2>Setup</h2><button type="button" class="kv-more" aria-expanded="false" onclick="window.kvMore(this)">All settings</button>'
+
+
 def _setup(entries, models, default_model, default_cache) -> dict[str, Any]:
-    gr.HTML("<h2>Setup</h2>")
+    gr.HTML(SETUP_HEAD)
     model = gr.Dropdown(list(models), value=default_model, label="Model", allow_custom_value=True, elem_id="kv-model",
                         info="Pick one, or type a hub id." if for_strangers() else "Pick one, or type a hub id or a folder.")
     model_note = gr.HTML(elem_classes="kv-note", elem_id="kv-model-note")
@@ -153,8 +160,9 @@ STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
 
 def _talk(default_model: str) -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
+    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
     chatbot = gr.Chatbot(
-        [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False,
+        [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False, autoscroll=False,
         feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",
         placeholder="\n\n".join([WELCOME, *([bundled.ABOUT] if default_model == bundled.DEFAULT else [])]),
         examples=[{"text": text} for text in EXAMPLES],
@@ -167,8 +175,6 @@ def _talk(default_model: str) -> dict[str, Any]:
         regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
-    gr.HTML("<h2>Every token's fate</h2>")
-    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
     return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
             "clear": clear, "fates": ribbon}
 
@@ -179,6 +185,10 @@ def _ticket() -> gr.Number:
 
 
 def _see() -> dict[str, Any]:
+    with gr.Column(elem_classes="kv-card", elem_id="kv-intro"):
+        gr.HTML(f'<h2>What is a KV cache?</h2><p class="kv-intro">{escape(WHAT_IT_IS)}</p>')
+        gr.Button(TOUR, variant="primary", elem_id="kv-tour").click(None, js="() => window.kvTour()", api_visibility="private")
+        gr.HTML('<p class="kv-quiet">Or write a message: what the cache holds of it is drawn here.</p>')
     with gr.Column(elem_classes="kv-card"):
         gr.HTML("<h2>Memory by layer</h2>")
         memory = chart("kv-memory", "Stacked bars: bytes of each layer by kind")
@@ -213,27 +223,37 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
             count = gr.Radio([(f"{n} caches", n) for n in (2, 3, 4)], value=shown, label="Caches", elem_id="kv-count", container=False)
         gr.HTML('<p class="kv-quiet">Model, system prompt and sampling are those of the Chat tab.</p>')
         notice = gr.HTML(elem_id="kv-compare-notice", elem_classes="kv-note")
+    with gr.Column(elem_classes="kv-card", elem_id="kv-side-by-side"):
+        table = gr.HTML('<p class="kv-quiet">Run a message to fill this table.</p>', elem_id="kv-table")
+        downloads = gr.HTML(elem_id="kv-downloads")
     with gr.Row(elem_id="kv-columns", equal_height=True):
         columns = tuple(_compare_column(entries, n, name, values, n < shown) for n, (name, values) in enumerate(presets))
     with gr.Row(elem_id="kv-results", equal_height=False):
-        with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
-            gr.HTML("<h2>Side by side</h2>")
-            table = gr.HTML('<p class="kv-quiet">Run a message to fill this table.</p>', elem_id="kv-table")
-            downloads = gr.HTML(elem_id="kv-downloads")
-            gr.HTML("<h2>At the first diverging token</h2>")
-            divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
-        with gr.Column(elem_classes="kv-card", min_width=280, scale=2):
+        with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
             gr.HTML("<h2>Bytes in use over tokens</h2>")
             plot = chart("kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
+        with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
+            gr.HTML("<h2>At the first diverging token</h2>")
+            divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
     return CompareTab(columns, count, message, _ticket(), demo, restart, notice, table, divergence, plot, downloads)
 
 
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:
     with gr.Column(visible=visible, min_width=230, elem_classes=["kv-card", "kv-column", f"kv-column-{n}"]) as box:
+        title = gr.HTML(column_title(entries[name], values), elem_classes="kv-title")
         form = cache_form(entries, f"kv-compare-{n}", name, label=f"Cache {n + 1}", values=values, folded=True)
         thread = gr.HTML('<div class="kv-thread"></div>', elem_id=f"kv-thread-{n}", max_height=440,
                          js_on_load="window.kvFollow(element, watch)")
-    return Column(box, form, thread)
+    return Column(box, title, form, thread)
+
+
+def column_title(entry, parameters: Mapping[str, Any]) -> str:
+    """What tells a column apart: its cache with the settings that name it."""
+    try:
+        words = entry.describe(**{**entry.defaults(), **parameters})
+    except Exception:  # of settings that are half typed
+        words = entry.title
+    return f"<h2>{escape(words)}</h2>"
 
 
 # -- measure -----------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
 from .learn import cards_html, choice_html, glossary_html, lead_html
-from .state import Registry
+from .state import Registry, watch
 
-DEFAULT_CACHE = "dynamic"
+DEFAULT_CACHE = "quantized"  # of which one sees from the first message on what it does
 CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
 PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), CRUDE)
 
@@ -49,7 +49,8 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         quality.wire_quality(measured, registry)
         calculator.wire_calculator(calculated, opened)
         wire_api(registry, model)
-    page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands
+    page.queue(api_open=False)  # or a caller could pass by the queue, and be more than people at once
+    watch(registry)
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page
 

@@ -109,15 +109,13 @@ def measure(part: QualityPart, session: Session, values: Mapping) -> Iterator[di
         yield {part.notice: html_parts.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error"), **_buttons(part, at_work=False)}
         return
     report, notice = Report(settings=command.settings_of(plan, loaded, text)), ""
-    session.busy = True
     try:
-        yield {part.notice: "", **dict.fromkeys(part.results, ""), **_buttons(part, at_work=True)}
-        yield from _paint(part, stop, report, events)
+        with session.at_work():
+            yield {part.notice: "", **dict.fromkeys(part.results, ""), **_buttons(part, at_work=True)}
+            yield from _paint(part, stop, report, events)
         notice = html_parts.notice(STOPPED if report.drifted else STOPPED_EARLY, "info") if stop.is_set() else ""
     except Exception as error:
         notice = html_parts.notice(f"The measurement broke off: {error}", "error")
-    finally:
-        session.busy = False
     yield {part.notice: notice, part.progress: "", **_buttons(part, at_work=False), **_results(part, report)}
 
 

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
+POINT = "Point at a square, or tap it, for its word."
 WORDS = {"sink": "sink", "full": "full precision", "quantized": "quantized", "state": "summed up in the state", "evicted": "evicted",
          "pending": "not yet cached"}
 MAX_CELLS = 240
@@ -39,16 +41,47 @@ def counts(fates: Sequence[tuple[str, int]], pending: int = 0) -> dict[str, int]
     return {kind: n for kind, n in totals.items() if n}
 
 
-def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None) -> str:
-    """Cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width."""
+def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
+                spans: Sequence[tuple[int, int]] = (), note: str = "") -> str:
+    """Cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
+
+    words: the text of every token, which its cell shows when it is pointed at. spans: (first, end) of each message's tokens.
+    """
     per_cell, kinds = cells(fates, pending)
     if not kinds:
-        return ('<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, coloured by '
+        return ('<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by '
                 "what the cache did with it.</p></div>")
-    squares = "".join(f'<i class="fate-{kind}"></i>' for kind in kinds)
-    words = WORDS | ({"quantized": f"{bits}-bit"} if bits else {})
-    legend = "".join(f'<li><i class="fate-{kind}"></i>{words[kind]} <b>{n:,}</b></li>'
+    names = WORDS | ({"quantized": f"{bits}-bit"} if bits else {})
+    squares = "".join(_square(n, kind, per_cell, names[kind], words, spans) for n, kind in enumerate(kinds))
+    legend = "".join(f'<li><i class="fate-{kind}"></i>{names[kind]} <b>{n:,}</b></li>'
                      for kind, n in counts(fates, pending).items())
     scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    said = f'<p class="kv-quiet kv-picked">{escape(note or (POINT if words else ""))}</p>' if note or words else ""
     return (f'<div class="kv-fates"><div class="kv-cells" aria-hidden="true">{squares}</div>'
-            f'<ul class="kv-legend">{legend}{scale}</ul></div>')
+            f'<ul class="kv-legend">{legend}{scale}</ul>{said}</div>')
+
+
+def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]]) -> str:
+    first = n * per_cell
+    text = "".join(words[first:first + per_cell])
+    if not text:
+        return f'<i class="fate-{kind}"></i>'
+    where = f"token {first + 1:,}" if per_cell == 1 else f"tokens {first + 1:,} to {min(first + per_cell, len(words)):,}"
+    message = next((m for m, (start, end) in enumerate(spans) if start <= first < end), "")
+    return f'<i class="fate-{kind}" data-word="{escape(shown(text))}" data-where="{where}: {escape(name)}" data-message="{message}"></i>'
+
+
+def shown(text: str) -> str:
+    """A token's text on one line."""
+    return text.replace("\n", "\u21b5")
+
+
+def evicted_runs(fates: Sequence[tuple[str, int]]) -> list[tuple[int, int]]:
+    """(first, end) of the tokens that are gone, runs side by side joined."""
+    runs: list[tuple[int, int]] = []
+    at = 0
+    for kind, count in fates:
+        if kind == "evicted" and count:
+            runs = [*runs[:-1], (runs[-1][0], at + count)] if runs and runs[-1][1] == at else [*runs, (at, at + count)]
+        at += count
+    return runs

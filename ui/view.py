@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
 from typing import Any
 
 from kvcache import catalog
-from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token
+from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token, Waiting
+from kvcache.layer import EvictingLayer
 from kvcache.memory import Snapshot, heard_by, take_snapshot
 
 from . import charts, html_parts, token_ribbon
@@ -23,12 +25,12 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     """The conversation for gr.Chatbot: after each reply a message of its own with the reply's statistics."""
     shown = []
     messages = session.conversation.messages if session.conversation else []
-    stats = iter(session.stats)
+    stats, gone = iter(session.stats), forgotten(session)
     for n, message in enumerate(messages):
         if message["role"] == "user":
-            shown.append(user_message(message["content"]))
+            shown.append(user_message(message["content"], gone.get(n)))
         else:
-            shown.append(message)
+            shown.append(faded_reply(message, gone.get(n)))
             figures = next(stats)
             shown += [{"role": "assistant", "content": html_parts.stats_line(figures, session.endings.get(n // 2, ""))}] if figures else []
     return shown
@@ -37,10 +39,24 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
 PLAIN = re.compile(r"(?!\s|[-\s]+$|[-+]\s|\d+[.)]\s)(?:[^\W_]|[ ,.?!'\":;%()-])*")  # what Markdown shows as it is
 
 
-def user_message(text: str) -> dict[str, str]:
-    """What a person wrote, as it was typed: gr.Chatbot would read it as Markdown and HTML."""
-    shown = text if PLAIN.fullmatch(text) else f'<div class="kv-typed">{escape(text).replace(chr(10), "&#10;")}</div>'
-    return {"role": "user", "content": shown}
+def user_message(text: str, gone: tuple[int, int] | None = None) -> dict[str, str]:
+    """What a person wrote, as it was typed: gr.Chatbot would read it as Markdown and HTML. gone: characters that the cache has forgotten."""
+    if PLAIN.fullmatch(text) and not gone:
+        return {"role": "user", "content": text}
+    return {"role": "user", "content": f'<div class="kv-typed">{_faded(text, gone)}</div>'}
+
+
+def faded_reply(message: dict[str, str], gone: tuple[int, int] | None) -> dict[str, str]:
+    """A reply with what the cache has forgotten of it faded, where Markdown would show it as it is."""
+    text = message["content"]
+    return message | {"content": _faded(text, gone)} if gone and PLAIN.fullmatch(text.strip()) else message
+
+
+def _faded(text: str, gone: tuple[int, int] | None) -> str:
+    first, end = gone or (0, 0)
+    pieces = (escape(part).replace(chr(10), "&#10;") for part in (text[:first], text[first:end], text[end:]))
+    before, lost, after = pieces
+    return before + (f'<span class="kv-gone" title="the cache has forgotten this">{lost}</span>' if lost else "") + after
 
 
 class Reply:
@@ -58,7 +74,7 @@ class Reply:
     def add(self, event) -> None:
         """Take in one event of the engine."""
         self.snapshot = event.snapshot
-        self.waiting_for = event.text if isinstance(event, Compiling) else ""
+        self.waiting_for = event.text if isinstance(event, Compiling | Waiting) else ""
         if isinstance(event, Prefill):
             self._total = event.total
             rate = event.done / event.seconds if event.seconds else 0.0
@@ -206,7 +222,48 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
     """Every token's fate; `pending` tokens were picked and not fed yet."""
     if runs is None:
         return token_ribbon.ribbon_html([])
-    return token_ribbon.ribbon_html(runs, pending, getattr(own_side(session.conversation.cache), "bits", None))
+    talk = session.conversation
+    bits = getattr(own_side(talk.cache), "bits", None)
+    if not says_which(talk.cache):
+        return token_ribbon.ribbon_html(runs, pending, bits, note="Which ones are gone differs from head to head.")
+    ids = talk.ids if len(talk.ids) > len(talk.cached_ids) else talk.cached_ids
+    return token_ribbon.ribbon_html(runs, pending, bits, words_of(session, ids), talk.spans)
+
+
+def says_which(cache) -> bool:
+    """Do a cache's fates stand in the order of its tokens? Where each head keeps its own, they only count."""
+    return not any(isinstance(layer, EvictingLayer) for layer in getattr(own_side(cache), "layers", ()))
+
+
+def words_of(session: Session, ids: Sequence[int]) -> list[str]:
+    """The text of each token; of one that is a part of a character, a mark."""
+    loaded, known = session.conversation.loaded, session.words
+    for token in {token for token in ids if (loaded.id, token) not in known}:
+        known[loaded.id, token] = loaded.tokenizer.decode([token])
+    return [known[loaded.id, token] for token in ids]
+
+
+def forgotten(session: Session) -> dict[int, tuple[int, int]]:
+    """By message, from 0, (first, end) of its characters whose tokens the cache holds no more."""
+    talk = session.conversation
+    if talk is None or talk.loaded is None or not talk.cached_ids or not says_which(talk.cache):
+        return {}
+    ids, gone = talk.ids, token_ribbon.evicted_runs(fates_of(session) or [])
+    found: dict[int, tuple[int, int]] = {}
+    for n, (message, (start, end)) in enumerate(zip(talk.messages, talk.spans)):
+        for first, last in ((max(start, first), min(end, last)) for first, last in gone):
+            if first < last:
+                found[n] = _characters(talk.loaded.tokenizer, ids[start:end], first - start, last - start, message["content"])
+    return {n: span for n, span in found.items() if span[0] < span[1]}
+
+
+def _characters(tokenizer, ids: Sequence[int], first: int, end: int, message: str) -> tuple[int, int]:
+    """Which characters of a message the tokens [first, end) of its ids say."""
+    def length(count: int) -> int:
+        return len(tokenizer.decode(ids[:count], clean_up_tokenization_spaces=False))
+
+    before = max(0, tokenizer.decode(ids, clean_up_tokenization_spaces=False).find(message))
+    return tuple(min(len(message), max(0, length(count) - before)) for count in (first, end))
 
 
 # -- set-up ------------------------------------------------------------------------------------------------------
@@ -214,9 +271,8 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
 def prediction(cache: str, parameters, loaded) -> str:
     """The table "Predicted bytes", or the sentence that says what is wrong with the parameters."""
     entry = catalog.ENTRIES[cache]
-    reason = entry.why_not_alone(loaded.config)
-    if reason:
-        return html_parts.notice(f"{cache}: {reason}")
+    if entry.why_not_alone(loaded.config):
+        return ""  # the line under the cache says why
     try:
         checked = entry.check(loaded.config, **parameters)
         rows = [_prediction_row(cache, checked, loaded, words, tokens) for words, tokens in LENGTHS]

@@ -9,8 +9,10 @@ from typing import Any
 
 from .. import catalog
 from ..memory import heard_by
+from ..prefix_store import PrefixStore
 from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
 from .models import LoadedModel
+from .prefixes import LEAST, Checkpoints
 
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
 
@@ -146,11 +148,11 @@ class _Plan:
 class _Written:
     """What there is of a reply: `seen` tokens were in the cache before it."""
 
-    def __init__(self, plan: _Plan, seen: int, note: str) -> None:
-        self.plan, self.seen, self.note = plan, seen, note
+    def __init__(self, plan: _Plan, seen: int, kept: int, note: str, checkpoints: Checkpoints) -> None:
+        self.plan, self.seen, self.kept, self.note, self.checkpoints = plan, seen, kept, note, checkpoints
         self.pieces: list[str] = []
         self.ids: list[int] = []
-        self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+        self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note, kept)
 
 
 class Conversation:
@@ -160,7 +162,7 @@ class Conversation:
     an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
     events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own. `decode`: as of `engine.generate_tokens`.
-    `generate`: what makes the events; `scheduler.generate_tokens` has conversations on one model write at once.
+    `generate`: what makes the events; `scheduler.generate_tokens` has conversations on one model write at once. `prefixes`: where what others have read is found, and left for others; as `prefixes.store_of`.
     """
 
     def __init__(
@@ -174,6 +176,7 @@ class Conversation:
         prefill_chunk: int = PREFILL_CHUNK,
         decode: str | None = None,
         generate: Callable[..., Iterator[Event]] = generate_tokens,
+        prefixes: Callable[[LoadedModel], PrefixStore | None] = lambda loaded: None,
     ) -> None:
         self.loaded = loaded
         self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
@@ -182,7 +185,7 @@ class Conversation:
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
         self.decode = checked_decode(decode)
-        self.generate = generate
+        self.generate, self.prefixes = generate, prefixes
         self._make_own_cache = make_cache
         self._turns: tuple[Turn, ...] = ()
         self._beginning = threading.Lock()
@@ -223,7 +226,7 @@ class Conversation:
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
         self._check_ready()
-        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode, generate=self.generate)
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode, generate=self.generate, prefixes=self.prefixes)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
@@ -267,6 +270,15 @@ class Conversation:
     def ids(self) -> list[int]:
         """The token ids of the conversation so far; empty where it came from messages and nothing was sent since."""
         return [*self._turns[-1].prompt_ids, *self._turns[-1].reply_ids] if self._turns else []
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(first, end) of each message's tokens in `ids`; what the template puts before a message counts to it. (0, 0) where only text is known."""
+        spans, end = [], 0
+        for turn in self._turns:
+            begun, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.reply_ids)
+            spans += [(min(spans[-1][1] if spans else 0, begun), begun), (begun, end)]
+        return spans
 
     @property
     def stats(self) -> list[Stats | None]:
@@ -423,17 +435,20 @@ class Conversation:
         events: Any = iter(())
         try:
             cuts = self._cuts(plan.turns, plan.prompt_ids)
-            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
+            store = self.prefixes(self.loaded) if self._make_own_cache is None else None
+            note, kept = self._rewind(plan.prompt_ids, plan.source_ids, cuts, store)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
-            written = _Written(plan, len(self.cached_ids), note)
-            events = self._events(plan, unheard, stop, cuts)
+            written = _Written(plan, len(self.cached_ids), kept, note, Checkpoints(store, self.cache, plan.source_ids))
+            events = self._events(plan, unheard, stop, cuts, written.checkpoints)
             for event in events:
                 yield self._take(written, event)
+            written.checkpoints.put()
         except GeneratorExit:  # the caller broke off: the same as Stop
             self._take_rest(written, events)
             if self._writing is plan:
                 self._keep(written)
+            written.checkpoints.put()
             raise
         except BaseException:
             getattr(events, "close", int)()
@@ -444,9 +459,14 @@ class Conversation:
             if self._writing is plan:
                 self._writing = None
 
-    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int]) -> Any:
+    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int], checkpoints: Checkpoints) -> Any:
         """The engine's, of what the cache has not seen."""
         seen = len(self.cached_ids)
+
+        def on_read(seen: int) -> None:
+            if checkpoints.in_prompt and seen < len(plan.prompt_ids):
+                checkpoints.note(plan.prompt_ids[:seen])
+
         return self.generate(
             self.loaded,
             self.cache,
@@ -459,6 +479,7 @@ class Conversation:
             unheard,
             self.decode,
             cuts,
+            on_read,
         )
 
     def _take(self, written: _Written, event: Event) -> Event:
@@ -477,9 +498,11 @@ class Conversation:
         elif isinstance(event, Done):
             written.pieces.append(event.text)
             note = written.note if written.ids else _join(written.note, "stopped before the first token: the message was taken back")
-            written.stats = replace(event.stats, note=_join(note, event.stats.note))
+            written.stats = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept)
             event = replace(event, stats=written.stats)
             self._keep(written)
+            if written.ids:
+                written.checkpoints.note(self.cached_ids)
             self._writing = None  # whoever hears Done may go on at once
         return event
 
@@ -545,8 +568,8 @@ class Conversation:
             cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
         return cuts
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
-        """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = (), store: PrefixStore | None = None) -> tuple[str, int]:
+        """Bring the cache back to what it shares with `prompt_ids`, less one token at least, or take one that shares more. Returns a note or "", and how many tokens are the store's."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
             self._renew_cache("the cache was not as this conversation had left it")
@@ -555,10 +578,21 @@ class Conversation:
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
         self._go_back(min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1), cuts)
+        stored = self._take_prefix(prompt_ids, source_ids, store) if store is not None and len(prompt_ids) - len(self.cached_ids) > LEAST else 0
         if not self._fresh_because:
-            return ""
+            return "", stored
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
-        return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
+        return (f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"), stored
+
+    def _take_prefix(self, prompt_ids: Sequence[int], source_ids: Sequence[int], store: PrefixStore) -> int:
+        """Go on from a cache of the store's that has seen more of these ids than this one; how many, or 0."""
+        if store.longest(prompt_ids, self.cache_name, source_ids=source_ids, **self.parameters) < len(self.cached_ids) + LEAST:
+            return 0
+        cache, length = store.match(prompt_ids, self.cache_name, source_ids=source_ids, **self.parameters)
+        if length <= len(self.cached_ids):
+            return 0
+        self.cache, self.cached_ids, self.heard_ids = cache, list(prompt_ids[:length]), list(source_ids)
+        return length
 
     def _go_back_to_turns(self) -> None:
         """Have the cache see no more than the turns there are."""

@@ -28,6 +28,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .. import catalog
 from ..architecture import decoder_config, tokens_at_once
+from ..batch import Batch
+from ..batch import decode as decode_batch
+from ..feed import feed
 from ..memory import Snapshot, heard_by, seen_by, take_snapshot
 from ..validation import whole_number
 from . import compile_thread
@@ -163,6 +166,7 @@ class Stats:
     decode_tokens_per_second: float
     cache_nbytes: int  # bytes the cache occupies at the end, reserved ones included
     note: str = ""  # why tokens were recomputed, what was compiled, where there is something to say
+    kept: int = 0  # of those reused, the ones that a prefix store has kept
 
 
 @dataclass(frozen=True)
@@ -257,13 +261,17 @@ class Detokenizer:
 
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
-def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
+def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False, watch: Stopwatch | None = None) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
 
-    `compiled`: a single token takes the compiled step where `compile_step` has prepared it.
+    `compiled`: a single token takes the compiled step where `compile_step` has prepared it. `watch` stands still while others' forwards are waited for.
     """
     arguments = _arguments(loaded, cache, ids)
+    if watch is not None:
+        watch.pause()
     with loaded.forward_lock:
+        if watch is not None:
+            watch.resume()
         output = loaded.step(cache, **arguments) if compiled and len(ids) == 1 else loaded.model(**arguments)
     return output.logits[0, -1]
 
@@ -354,16 +362,49 @@ def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
     loaded.step.prepare(cache, trial)
 
 
+@torch.no_grad()
+def compile_batch(loaded: LoadedModel) -> None:
+    """Compile the step of one token a row for batches of any size, trying it on three rows of different lengths: the next tokens of two of them, and then of all."""
+
+    def rows(count: int) -> Batch:
+        batch = Batch(model=loaded.model)
+        for number in range(count):
+            batch.join(catalog.create(catalog.first_fitting(loaded.config), loaded.model))
+            feed(loaded.model, torch.tensor([[*range(1, number + 3)]], device=loaded.device), batch.rows[number])
+        return batch
+
+    def trial(step: Callable) -> tuple[torch.Tensor, torch.Tensor]:
+        found, expected = [], []
+        for count in (3, 2):
+            with loaded.forward_lock:
+                ours, theirs = rows(count), rows(count)
+                expected += [decode_batch(loaded.model, theirs, [4, 5, 6][:count]) for _ in range(2)][-1:]
+            found += [decode_batch(loaded.model, ours, [4, 5, 6][:count], forward=step) for _ in range(2)][-1:]
+        return torch.cat(found).flatten(), torch.cat(expected).flatten()
+
+    loaded.step.prepare(Batch(model=loaded.model), trial)
+
+
+def compile_batch_beside(loaded: LoadedModel) -> bool:
+    """Begin to compile the step of batches in a thread beside, as `compile_beside` does."""
+    return _beside(lambda: compile_batch(loaded))
+
+
 def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> bool:
     """Begin to compile a step for caches like this one in a thread beside; False, and nothing is done, while another one is compiled."""
     if compile_thread.is_busy():
         return False
-    threads, kind = torch.get_num_threads(), catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
+    kind = catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
+    return _beside(lambda: compile_step(loaded, kind, ids[:TRIED]))
+
+
+def _beside(compile_it: Callable[[], None]) -> bool:
+    threads = torch.get_num_threads()
 
     def work() -> None:
         if torch.get_num_threads() != threads:  # which graphs depend on
             torch.set_num_threads(threads)
-        compile_step(loaded, kind, ids[:TRIED])
+        compile_it()
 
     return compile_thread.start(work)
 
@@ -423,7 +464,8 @@ class Feed:
 class Reply:
     """One reply as steps, for whoever runs the forwards: `next` gives an event, or a `Feed` whose logits the following `next` takes; None at its end.
 
-    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included.
+    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included. `on_read(seen)` is called behind each chunk of the prompt, while the cache has seen
+    just that, by whoever runs the forwards.
     """
 
     def __init__(
@@ -439,6 +481,7 @@ class Reply:
         source_ids: Sequence[int] = (),
         decode: str | None = None,
         cuts: Collection[int] = (),
+        on_read: Callable[[int], None] = lambda seen: None,
     ) -> None:
         self.sampling, self.decode = sampling.check(), checked_decode(decode)
         if not new_ids:
@@ -448,7 +491,7 @@ class Reply:
         if len(new_ids) > left:
             raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
         self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
-        self.cuts = [*cuts, len(seen_ids)]
+        self.cuts, self.on_read = [*cuts, len(seen_ids)], on_read
         self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
         self.watch = Stopwatch()
         self._steps = self._run(list(new_ids), len(seen_ids))
@@ -483,6 +526,7 @@ class Reply:
                 return
             logits = yield Feed(chunk)
             stats = replace(stats, computed=stats.computed + len(chunk))
+            self.on_read(seen + stats.computed)
             stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
             yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), seen)
         if _is_set(stop):
@@ -522,7 +566,7 @@ def generate_tokens(loaded: LoadedModel, cache: Any, new_ids: Sequence[int], *ar
     step = reply.next()
     while step is not None:
         if isinstance(step, Feed):
-            step = reply.next(forward(loaded, cache, step.ids, step.compiled))
+            step = reply.next(forward(loaded, cache, step.ids, step.compiled, reply.watch))
         else:
             reply.watch.pause()
             yield step

@@ -7,6 +7,7 @@ the model and the caches can share it (see `kvcache.Batch`), else one after the 
 from __future__ import annotations
 
 import atexit
+import functools
 import queue
 import threading
 import weakref
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from ..batch import Batch, decode
-from .engine import Event, Feed, Reply, Waiting, forward, prefill_chunks
+from .engine import Event, Feed, Reply, Waiting, compile_batch_beside, forward, prefill_chunks
 from .engine import take_snapshot as snapshot_of
 from .models import LoadedModel
 
@@ -85,6 +86,7 @@ class Scheduler:
         self.writing: list[Row] = []
         self.batch: Batch | None = None  # of the caches of `sharing`, row by row
         self.sharing: list[Row] = []
+        self.wants_step = False  # is a compiled step of batches possible and still to be prepared? Asked when a row joins: it looks for a compiler
         self.most: int | None = None  # rows that share a forward; None for any number
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -228,12 +230,19 @@ class Scheduler:
             return
         try:
             with self.loaded.forward_lock:
-                logits = decode(self.loaded.model, self.batch, [row.asks.ids[0] for row in rows])  # type: ignore[arg-type, union-attr]
+                logits = decode(self.loaded.model, self.batch, [row.asks.ids[0] for row in rows], self._step(rows))  # type: ignore[arg-type, union-attr]
         except Exception:
             self._write_one_by_one(rows)
         else:
             for row, its in zip(rows, logits):
                 self._place(row, row.go_on(its))
+
+    def _step(self, rows: list[Row]) -> Callable:
+        """The forward for these rows: the compiled step where there is one, and where all want it."""
+        if not all(row.asks.compiled for row in rows):  # type: ignore[union-attr]
+            return self.loaded.model
+        self.wants_step = self.wants_step and not compile_batch_beside(self.loaded)
+        return functools.partial(self.loaded.step, self.batch)
 
     def _write_one_by_one(self, rows: list[Row]) -> None:
         """After a forward together has failed. A cache that it left in parts, and that cannot go back, is filled again from its ids, which are the truth."""
@@ -270,6 +279,7 @@ class Scheduler:
                     row.shares = False
                 else:
                     self.sharing.append(row)
+                    self.wants_step = self.loaded.step.awaits(self.batch)
         for row in rows:
             if not row.shares:
                 self._write_alone(row)
@@ -296,6 +306,11 @@ def scheduler_of(loaded: LoadedModel) -> Scheduler:
             loaded.scheduler = Scheduler(loaded)
             _made.add(loaded.scheduler)
         return loaded.scheduler
+
+
+def someone_writes() -> bool:
+    """Is a reply of any model being read or written?"""
+    return any(scheduler.is_busy for scheduler in list(_made))
 
 
 @atexit.register

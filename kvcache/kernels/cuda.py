@@ -1,4 +1,4 @@
-"""Triton kernels on a GPU: attention of a few tokens over packed codes. Proven by Triton's interpreter and by compiling; not measured on a GPU.
+"""Triton kernels on a GPU: attention of a few tokens over packed codes, and quantising. Proven by Triton's interpreter and by compiling; not measured on a GPU.
 
 The first attention of a kind compiles its kernel in a thread beside and is tested there against `reference`; then the two are timed at the lengths that
 there are, and the kernel is used where it is the faster one. What Triton does for AMD goes the same way, untried.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..extras import why_not_imported
-from ..quantize import Scheme, native
+from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native
 from . import reference
 from .packed import Packed
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 NBITS, BLOCKS = (8, 4, 2), (16, 32, 64, 128)
 TOKENS, QUERIES = 16, 128  # of one forward, and of all query heads that share a key head
+WIDE = 128  # lanes of a head from which fewer queries fit in registers, and none at all in float32
 SPAN, SPANS = 256, 64  # tokens that a program reads at least, and programs to a head at most
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CLOSE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}  # of values about 1: keys, values and weights are rounded to this dtype, as torch's attention does
@@ -41,8 +42,7 @@ class Side(NamedTuple):
     pad: int
 
     @classmethod
-    def of(cls, states: Packed) -> "Side":
-        scheme, dim = states.scheme, states.residual.shape[3]
+    def of(cls, scheme: Scheme, dim: int) -> "Side":
         width = dim * scheme.nbits // 8
         unit = width if scheme.axis == "channel" else math.gcd(width, scheme.group)
         return cls(scheme.nbits, dim, scheme.group, scheme.axis == "channel", unit, 1 << (unit - 1).bit_length())
@@ -75,7 +75,7 @@ class Kind(NamedTuple):
     def tokens(self) -> int:
         """Tokens that a program takes at a time: of one block, and as many as fit in registers."""
         wide = max(self.keys.lanes, self.values.lanes) * (2 if self.dtype == torch.float32 else 1)
-        return min(self.block, max(16, 64 * 128 // max(128, wide)))
+        return min(self.block, max(16, 64 * 64 // max(64, wide)))
 
     @property
     def warps(self) -> int:
@@ -84,8 +84,10 @@ class Kind(NamedTuple):
 
 def kind_of(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None) -> Kind:
     many, count = query.shape[1] // keys.shape[1], query.shape[2]
-    rows = min(16 if query.dtype == torch.float32 else 64, max(16, 1 << (many * count - 1).bit_length()))
-    return Kind(Side.of(keys), Side.of(values), query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
+    sides = [Side.of(states.scheme, states.residual.shape[3]) for states in (keys, values)]
+    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= WIDE else 32  # what fits in registers, by tests/compile_kernels.py
+    rows = min(most, max(16, 1 << (many * count - 1).bit_length()))
+    return Kind(*sides, query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
 
 
 # ------------------------------------------------------------------------------------------------------------ which one
@@ -102,24 +104,25 @@ def why_not_triton() -> str | None:
 
 
 def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None) -> bool:
-    """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, head sizes from 16 to 256 whose groups are 1, 2 or 4?"""
+    """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
     if (keys.block, keys.packed) != (values.block, values.packed) or keys.shape[:3] != values.shape[:3]:
+        return False
+    if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
     if query.shape[2] > TOKENS or query.shape[2] * (query.shape[1] // keys.shape[1]) > QUERIES or keys.block not in BLOCKS:
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[3] != keys.shape[2]):
         return False
-    return all(_known(states) for states in (keys, values))
+    return all(_known(states.scheme, states.residual.shape[3], states.block) for states in (keys, values))
 
 
-def _known(states: Packed) -> bool:
-    scheme, dim = states.scheme, states.residual.shape[3]
-    if scheme.nbits not in NBITS or not 16 <= dim <= 256 or (scheme.axis == "channel" and scheme.group != states.block):
+def _known(scheme: Scheme, dim: int, block: int) -> bool:
+    if scheme.nbits not in NBITS or block not in BLOCKS or not 16 <= dim <= 256 or dim % 8 or (scheme.axis == "channel" and scheme.group != block):
         return False
-    side = Side.of(states)
-    return all(number & (number - 1) == 0 for number in (side.lanes, dim // side.group if not side.channel else 1))
+    side = Side.of(scheme, dim)
+    return all(number & (number - 1) == 0 for number in (side.lanes, 1 if side.channel else dim // side.group))
 
 
 def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None, scale: float, wait: bool = False) -> bool:
@@ -137,35 +140,46 @@ def trial_of(kind: Kind, device: torch.device) -> "Trial":
     return Trial(kind, device)
 
 
-class Trial:
-    """One kind of attention on one device: is its kernel right, on an example, and for which lengths is it faster than what runs without it?"""
+class Tested:
+    """A kernel that is not used before `test` has run it without raising. `words` say what is done without it, for the log."""
 
-    def __init__(self, kind: Kind, device: torch.device) -> None:
-        self.kind, self.device = kind, device
+    def __init__(self, words: str, test: Callable[[], None]) -> None:
+        self.words, self._test = words, test
         self.reason: str | None = None
-        self.seconds: dict[tuple[int, int], tuple[float, float]] = {}  # by size: of the kernel, of the reference
         self._tested = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def right(self, wait: bool) -> bool:
-        """Has it come close to the reference? Compiles and tests in a thread beside; `wait` for it, or no until it is done."""
+        """Has it passed? Compiles and tests in a thread beside; `wait` for it, or no until it is done."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._test, name="kvcache-triton")
+                self._thread = threading.Thread(target=self._run, name="kvcache-triton")
                 self._thread.start()
         return (self._tested.wait() if wait else self._tested.is_set()) and self.reason is None
 
-    def _test(self) -> None:
+    def _run(self) -> None:
         try:
             with torch.inference_mode():
-                worst = error_of(self.kind, self.device)
-            if not worst < CLOSE[self.kind.dtype]:
-                raise RuntimeError(f"its self-test is off by {worst:.1e}")
+                self._test()
         except Exception as error:  # whatever a compiler or a broken installation raises is the answer
             self.reason = why_not_imported(error)
-            log.warning("a Triton kernel for attention over packed codes is not used; torch decodes them piece by piece (%s)", self.reason)
+            log.warning("%s (%s)", self.words, self.reason)
         self._tested.set()
+
+
+class Trial(Tested):
+    """One kind of attention on one device: is its kernel right, on an example, and for which lengths is it faster than what runs without it?"""
+
+    def __init__(self, kind: Kind, device: torch.device) -> None:
+        super().__init__("attention over packed codes is torch's, piece by piece, without a Triton kernel", self._compare)
+        self.kind, self.device = kind, device
+        self.seconds: dict[tuple[int, int], tuple[float, float]] = {}  # by size: of the kernel, of the reference
+
+    def _compare(self) -> None:
+        worst = error_of(self.kind, self.device)
+        if not worst < CLOSE[self.kind.dtype]:
+            raise RuntimeError(f"its self-test is off by {worst:.1e}")
 
     def faster(self, *arguments: Any) -> bool:
         """Is it, at this batch and length, give or take a factor of two? Timed at the first use, in milliseconds."""
@@ -268,3 +282,56 @@ def _as_read(mask: torch.Tensor | None, batch: int, heads: int, count: int) -> t
     mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
     mask = mask if mask.stride(3) == 1 else mask.contiguous()
     return mask.expand(batch, heads, count, -1)
+
+
+# ----------------------------------------------------------------------------------------------------------- quantising
+
+
+def encode(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded | None:
+    """`scheme.encode` of states [B, H, T, D], to the bit; None where there is no kernel for it, or it is not known yet to give the same."""
+    if not states.is_cuda or not states.numel() or why_not_triton() or not encodable(scheme, states, block) or (torch.is_grad_enabled() and states.requires_grad):
+        return None
+    return encoded(scheme, states, block) if encoder_of(scheme, states.shape[3], block, states.dtype, states.device).right(wait=False) else None
+
+
+def encodable(scheme: Scheme, states: torch.Tensor, block: int) -> bool:
+    """Is there a kernel: for our own levels, whose fits add up groups of a power of two?"""
+    whole = not _fits(scheme) or scheme.group & (scheme.group - 1) == 0
+    return scheme.quantizer in LEVELS and states.dtype in DTYPES and whole and _known(scheme, states.shape[3], block)
+
+
+def _fits(scheme: Scheme) -> int:
+    return FITS if scheme.nbits == FITTED_NBITS and scheme.quantizer is not native else 0
+
+
+def encoded(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
+    """By the kernel."""
+    from . import cuda_encode
+
+    states = states if states.stride(3) == 1 else states.contiguous()
+    (b, h, t, d), side, constants = states.shape, Side.of(scheme, states.shape[3]), encode_constants(scheme, states.shape[3], block)
+    shape = (b, h, t // block, d) if side.channel else (b, h, t, d // side.group)
+    shapes, dtypes = ((b, h, t, d * side.bits // 8), shape, shape, (b, h, t // block, 1)), (torch.uint8, torch.float16, torch.float16, torch.float32)
+    out = Encoded(*(torch.empty(shape, dtype=dtype, device=states.device) for shape, dtype in zip(shapes, dtypes)))
+    parts = -(-(shapes[0][3] if side.channel else block) // constants["SOME"])
+    with torch.cuda.device(states.device.index if states.is_cuda else -1):
+        cuda_encode.encode[(b * h * (t // block), parts)](states.detach(), *states.stride()[:3], *out, h, t // block, **constants, num_warps=4, enable_fp_fusion=False)
+    return out
+
+
+def encode_constants(scheme: Scheme, dim: int, block: int) -> dict[str, Any]:
+    """What the kernel is compiled for. A program takes 8 bytes of each row of a block, or the tokens that 1,024 lanes hold."""
+    side, fits, (middle, power) = Side.of(scheme, dim), _fits(scheme), LEVELS[scheme.quantizer]
+    named = {name.removeprefix("SIDE_"): value for name, value in side.named("side").items()}
+    some = 8 if side.channel else min(block, max(1, 1024 // side.lanes))
+    return {**named, "BLOCK": block, "RIM": (1 - middle) / 2 if fits else 0.0, "FITS": fits, "CUBED": power == 3, "SOME": some, "LANES": 1 << (dim - 1).bit_length()}
+
+
+@functools.cache
+def encoder_of(scheme: Scheme, dim: int, block: int, dtype: torch.dtype, device: torch.device) -> "Tested":
+    def test() -> None:
+        states = torch.randn(1, 2, 2 * block, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu").to(device, dtype)
+        if not all(torch.equal(*pair) for pair in zip(encoded(scheme, states, block), scheme.encode(states, block))):
+            raise RuntimeError(f"its self-test of {scheme.nbits} bits along the {scheme.axis} axis failed")
+
+    return Tested("quantising is torch's, without a Triton kernel", test)

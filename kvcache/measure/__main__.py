@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 # What is asked -> the module whose main() takes the other arguments.
-COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command", "replay": "kvcache.measure.replay"}
+COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command", "load": "kvcache.measure.load", "replay": "kvcache.measure.replay"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -137,6 +137,81 @@
     });
   };
 
+  // The first minute: to the Compare tab and through its demo.
+  window.kvTour = () => {
+    [...document.querySelectorAll('#kv-tabs [role="tab"]')].find((tab) => tab.textContent.trim() === "Compare")?.click();
+    const begin = (tries) => {
+      const demo = document.querySelector("#kv-demo");
+      if (demo?.offsetParent) demo.click();
+      else if (tries) setTimeout(begin, 100, tries - 1);
+    };
+    begin(50);
+  };
+
+  // On a phone only model and cache show; the button unfolds the rest.
+  window.kvMore = (button) => {
+    const open = document.querySelector("#kv-setup").classList.toggle("kv-open");
+    button.setAttribute("aria-expanded", String(open));
+  };
+
+  // A square of the ribbon says its word; a message marks its squares.
+  const pick = (event) => {
+    const square = event.target.closest?.(".kv-cells i[data-word]");
+    if (!square) return;
+    const line = square.closest(".kv-fates").querySelector(".kv-picked");
+    if (line) line.textContent = `\u201c${square.dataset.word}\u201d \u00b7 ${square.dataset.where}`;
+  };
+  const isFigures = (row) => row.querySelector(".kv-stats, .kv-why") !== null;
+  const mark = (event) => {
+    const row = event.target.closest?.("#kv-chatbot .message-row");
+    const rows = row && !isFigures(row) ? [...document.querySelectorAll("#kv-chatbot .message-row")].filter((each) => !isFigures(each)) : [];
+    const at = row ? String(rows.indexOf(row)) : "none";
+    for (const square of document.querySelectorAll("#kv-fates .kv-cells i[data-message]")) square.classList.toggle("kv-marked", square.dataset.message === at);
+  };
+  for (const name of ["pointerover", "click"]) document.addEventListener(name, (event) => { pick(event); mark(event); });
+
+  // The conversation: its end stays in view unless its reader has scrolled up, and its labels are words without tags.
+  const watchChat = (chat) => {
+    let follow = true, questions = 0;
+    const clean = (node) => {
+      const label = node.getAttribute("aria-label");
+      if (label?.includes("<")) node.setAttribute("aria-label", `${label.split(":")[0]}: ${node.textContent.trim()}`);
+    };
+    const settle = () => {
+      chat.querySelectorAll("[data-testid][aria-label]").forEach(clean);
+      const box = chat.querySelector(".bubble-wrap");
+      if (!box) return;
+      if (!box.dataset.followed) {
+        box.dataset.followed = "yes";
+        box.addEventListener("scroll", () => { follow = box.scrollTop + box.clientHeight > box.scrollHeight - 40; });
+      }
+      const asked = chat.querySelectorAll(".user-row").length;
+      if (asked > questions) follow = true; // whoever sends wants to see the reply
+      questions = asked;
+      if (follow && asked) box.scrollTop = box.scrollHeight;
+    };
+    new MutationObserver(settle).observe(chat, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["aria-label"] });
+    settle();
+  };
+
+  // Tabs take arrow keys.
+  document.addEventListener("keydown", (event) => {
+    const tab = event.target.closest?.('#kv-tabs [role="tab"]');
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!tab || !(step || event.key === "Home" || event.key === "End")) return;
+    const tabs = [...tab.parentElement.querySelectorAll('[role="tab"]')].filter((each) => each.offsetParent);
+    const to = step ? (tabs.indexOf(tab) + step + tabs.length) % tabs.length : event.key === "Home" ? 0 : tabs.length - 1;
+    event.preventDefault();
+    tabs[to].focus();
+    tabs[to].click();
+  });
+
+  const found = new MutationObserver(() => {
+    const chat = document.querySelector("#kv-chatbot");
+    if (chat && !chat.dataset.watched) { chat.dataset.watched = "yes"; watchChat(chat); }
+  });
+  found.observe(document.documentElement, { childList: true, subtree: true });
+
   // Esc stops whatever is being written, wherever the focus is.
   document.addEventListener("keydown", (event) => {
     const open = document.activeElement?.closest('[role="combobox"], [role="listbox"]')?.getAttribute("aria-expanded") === "true";

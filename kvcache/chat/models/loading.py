@@ -60,6 +60,7 @@ class LoadedModel:
     title: str = ""
     forward_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     step: CompiledStep = field(init=False, repr=False, compare=False)
+    prefixes: Any = field(default=None, init=False, repr=False, compare=False)  # what conversations have read, see `prefixes.store_of`
     scheduler: Any = field(default=None, init=False, repr=False, compare=False)  # of the replies that are written at once, see `scheduler.scheduler_of`
 
     def __post_init__(self) -> None:
