@@ -16,7 +16,7 @@ from kvcache.measure.quality import run as quality
 from kvcache.measure.quality.results import Report, Row
 
 from . import html_parts
-from .events import MODEL_QUEUE, in_turn, key_of, stops
+from .events import in_turn, key_of, stops
 from .layout import chart
 from .measure_events import PAINT_SECONDS, STOPPED, STOPPED_EARLY
 from .measure_view import progress_html
@@ -180,7 +180,7 @@ def downloads_html(report: Report) -> str:
 def wire_quality(part: QualityPart, registry: Registry) -> None:
     """Connect the widgets. It stands in the models' queue: while it runs, nobody else computes."""
     painted = [part.notice, part.progress, part.run, part.stop, *part.results]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [part.progress], "api_visibility": "private"}
+    compute = {"concurrency_id": "measure", "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [part.progress], "api_visibility": "private"}
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
     def accept(request: gr.Request):
