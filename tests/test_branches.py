@@ -1,5 +1,7 @@
 """Branches of a chat: each goes on by itself, costs what it does not share, and is freed with the session."""
 
+import json
+
 import pytest
 import torch
 from tiny_chat import tiny
@@ -8,6 +10,7 @@ import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import create, feed
 from kvcache.chat import models
 from kvcache.memory import measure_added, measure_memory
+from ui import view
 from ui.state import Session, Settings
 
 WORDS = "The keeper counts the ships that pass before dawn. "
@@ -74,6 +77,19 @@ def test_a_branch_keeps_the_settings_it_was_said_under(session):
     assert session.settings.cache == session.conversation.cache_name == "sink" and len(session.conversation.turns) == 3
 
 
+def test_what_is_shown_under_replies_goes_with_the_branch(session):
+    session.endings = {0: "length", 2: "stopped"}
+    session.branches.fork(session, 1)
+    assert session.endings == {0: "length"}
+    session.branches.switch(session, 0)
+    assert session.endings == {0: "length", 2: "stopped"}
+
+
+def test_the_chart_says_how_much_of_the_context_is_used(session):
+    session.history.points.append((10,) * len(session.history.points[-1]))
+    assert "context used <b>" in json.loads(view.charts_at_rest(session)[1])["line"].replace("context used<b>", "context used <b>") and "of 2,048" in view.charts_at_rest(session)[1]
+
+
 def test_a_session_that_is_freed_frees_its_branches_and_each_goes_on(session):
     session.branches.fork(session, 1)
     session.release()
@@ -96,3 +112,21 @@ def test_an_empty_chat_and_a_ninth_branch_are_refused(session):
         session.branches.fork(session, None)
     with pytest.raises(ValueError, match="8 branches"):
         session.branches.fork(session, None)
+
+
+@pytest.mark.parametrize("turn, left", [(None, 2), (2, 1), (1, 0)])
+def test_an_edited_message_is_given_back_and_its_former_reply_stays_as_a_branch(session, turn, left):
+    whole = session.conversation.messages
+    session.branches.edit(session, turn)
+    assert session.chat_box.into("") == f"{WORDS}{left}" and len(session.conversation.turns) == left
+    say(session, f"{WORDS}{left}")  # as it was: tried again
+    assert session.conversation.messages == whole[: 2 * left + 2]
+    session.branches.switch(session, 0)
+    assert session.conversation.messages == whole
+
+
+def test_there_is_nothing_to_edit_in_an_empty_chat_and_no_turn_0(session):
+    with pytest.raises(ValueError, match="nothing to edit"):
+        Session("b").branches.edit(Session("b"), None)
+    with pytest.raises(ValueError, match="from 1 to 3, got 0"):
+        session.branches.edit(session, 0)

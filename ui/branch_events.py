@@ -6,7 +6,7 @@ import gradio as gr
 from kvcache.chat import models
 
 from . import branches, html_parts, view
-from .events import key_of, refused
+from .events import give_back_after, key_of, refused
 from .layout import ChatTab
 from .share import IN_USE, filled_in, form_outputs
 from .state import Registry, Session
@@ -21,6 +21,9 @@ def wire_branches(tab: ChatTab, registry: Registry) -> None:
     def fork(turn, request: gr.Request):
         return _done(tab, registry.get(key_of(request)), lambda session: session.branches.fork(session, turn))
 
+    def edit(turn, request: gr.Request):
+        return _done(tab, registry.get(key_of(request)), lambda session: session.branches.edit(session, turn))
+
     def switch(number, request: gr.Request):
         session = registry.get(key_of(request))
         if number is None or number == session.branches.at:
@@ -28,6 +31,7 @@ def wire_branches(tab: ChatTab, registry: Registry) -> None:
         return _done(tab, session, lambda session: session.branches.switch(session, number)) | branches.shown(form, session)
 
     form.fork.click(fork, form.turn, painted, **quick)
+    give_back_after(form.edit.click(edit, form.turn, painted, **quick), tab.message, registry, lambda session: session.chat_box)
     form.list.input(switch, form.list, painted, **quick)
 
 

@@ -23,6 +23,7 @@ class Branch:
     conversation: Conversation
     settings: Any
     history: History = field(default_factory=History)
+    endings: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,10 +48,22 @@ class Branches:
             raise ValueError(f"There are {MOST} branches, the most that are kept: Clear lets go of them.")
         branch = talk.fork(turns)
         self.keep(session)
-        self.all = self.all or [Branch("main", talk, session.settings, session.history)]
-        self.all.append(Branch(f"{self.all[self.at].name} › {turns}", branch, session.settings))
+        self.all = self.all or [Branch("main", talk, session.settings, session.history, session.endings)]
+        self.all.append(Branch(f"{self.all[self.at].name} › {turns}", branch, session.settings, endings={turn: why for turn, why in session.endings.items() if turn < turns}))
         self._show(session, len(self.all) - 1)
         return f"Forked behind turn {turns}: what you say now changes this branch alone."
+
+    def edit(self, session: Any, turn: int | None) -> str:
+        """Fork before a turn, or before the last, and give its message back to be changed; the reply that it had stays as the branch it was forked from. Raises ValueError."""
+        talk = session.conversation
+        if talk is None or not talk.messages:
+            raise ValueError("There is nothing to edit yet: the conversation is empty.")
+        count = len(talk.turns)
+        turn = count if turn is None else whole_number("The turn to edit", turn, 1, count, typed=True)
+        text = talk.turns[turn - 1].user
+        self.fork(session, turn - 1)
+        session.chat_box.give_back(text)
+        return f"Message {turn} is in the box: change it or send it again. The reply that it had stays as a branch."
 
     def switch(self, session: Any, number: int) -> None:
         """Show another branch; the one shown so far stays as it is."""
@@ -62,11 +75,12 @@ class Branches:
         """Take note of what the shown branch has come to: a change of the cache gives it another conversation."""
         if self.all:
             shown = self.all[self.at]
-            shown.conversation, shown.settings, shown.history = session.conversation, session.settings, session.history
+            shown.conversation, shown.settings, shown.history, shown.endings = session.conversation, session.settings, session.history, session.endings
 
     def _show(self, session: Any, number: int) -> None:
         self.at, branch = number, self.all[number]
-        session.conversation, session.settings, session.history, session.earlier_stats = branch.conversation, branch.settings, branch.history, []
+        session.conversation, session.settings, session.history, session.endings = branch.conversation, branch.settings, branch.history, branch.endings
+        session.earlier_stats = []
 
     def forget(self) -> None:
         """Let go of every branch but the one that is shown."""
@@ -99,6 +113,7 @@ def _words(branch: Branch, others: Iterable[Any]) -> str:
 class BranchForm:
     turn: gr.Number
     fork: gr.Button
+    edit: gr.Button
     list: gr.Radio
 
 
@@ -106,9 +121,10 @@ def branch_form() -> BranchForm:
     """Where to fork, and the branches there are."""
     with gr.Row(elem_classes="kv-buttons", elem_id="kv-branches"):
         fork = gr.Button("Fork", size="sm", elem_id="kv-fork")
-        turn = gr.Number(None, precision=0, minimum=0, label="Fork behind turn", container=False, placeholder="behind the last turn", elem_id="kv-fork-turn", scale=0, min_width=150)
+        edit = gr.Button("Edit", size="sm", elem_id="kv-edit")
+        turn = gr.Number(None, precision=0, minimum=0, label="Turn to fork behind, or to edit", container=False, placeholder="turn: the last one", elem_id="kv-fork-turn", scale=0, min_width=150)
     listed = gr.Radio([], visible=False, label="Branches", elem_id="kv-branch-list", info="Bytes of each cache; what it shares with others is held once.")
-    return BranchForm(turn, fork, listed)
+    return BranchForm(turn, fork, edit, listed)
 
 
 def shown(form: BranchForm, session: Any) -> dict:
