@@ -395,10 +395,11 @@ def test_a_model_picked_while_another_can_not_be_had_is_read(visit, server, monk
 
 
 def test_a_first_model_that_comes_late_leaves_what_was_picked_since(visit, server, monkeypatch):
-    plain, go_on, late = models.load, threading.Event(), threading.Event()
+    plain, begun, go_on, late = models.load, threading.Event(), threading.Event(), threading.Event()
 
     def slow(model_id="tiny", *arguments, **options):
         if "progress" in options and model_id == models.DEFAULT:
+            begun.set()
             go_on.wait(WAIT / 1000)
             late.set()
         return plain(model_id, *arguments, **options)
@@ -406,6 +407,7 @@ def test_a_first_model_that_comes_late_leaves_what_was_picked_since(visit, serve
     monkeypatch.setattr(models, "load", slow)
     before = set(server[1]._sessions)
     page = visit(ready=False)
+    wait_until(begun.is_set)
     pick_model(page, "kvlab-umt5-5m")
     mine = lambda: [session for key, session in server[1]._sessions.items() if key not in before]  # noqa: E731
     wait_until(lambda: any("umt5" in session.showing for session in mine()))
@@ -608,7 +610,8 @@ def test_a_link_opens_the_page_as_it_was_set_up_and_says_what_it_can_not_have(vi
     expect(page.locator("#kv-address textarea")).to_have_value(re.compile(r".*\?model=.*&cache=sink&window_length=64&tab=chat"))
 
 
-def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path):
+def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "is_here", lambda model_id: True)
     page = visit()
     send(page, WORDS)
     finished(page, 1)

@@ -13,7 +13,7 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import html_parts, layout, settings, view
+from . import branches, html_parts, layout, settings, view
 from .forms import CacheForm
 from .health import log_turn
 from .layout import ChatTab
@@ -139,7 +139,7 @@ def _charts_at_rest(tab: ChatTab, session: Session) -> dict:
 
 def _at_rest(tab: ChatTab, session: Session) -> dict:
     """The messages there are, and a box that takes another. What was typed into it meanwhile stays."""
-    return {tab.chatbot: view.chat_messages(session), tab.message: layout.SEND_BUTTON}
+    return {tab.chatbot: view.chat_messages(session), tab.message: layout.SEND_BUTTON, **branches.shown(tab.branches, session)}
 
 
 def refused(tab: ChatTab, sentence: str) -> dict:
@@ -210,7 +210,7 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
     """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here; `opened`: the event that comes first."""
-    painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
+    painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates, tab.branches.list]
     compute = {**CHAT_QUEUE, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -268,7 +268,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         else:
             session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **_charts_at_rest(tab, session)}
+        session.branches.forget()
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **branches.shown(tab.branches, session), **_charts_at_rest(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))

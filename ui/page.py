@@ -9,7 +9,7 @@ from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
 from kvcache.chat import models
 
-from . import calculator, layout, measure_events, quality, recall, share
+from . import branch_events, calculator, layout, measure_events, quality, recall, share
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
@@ -44,6 +44,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 layout.learn_tab(lead_html(), choice_html(ENTRIES), cards_html(ENTRIES), glossary_html(), *charts)
         wire_chat(chat, header, registry, page, [column.form for column in compare.columns], share.on_load(chat, tabs, page, model))
         share.wire_share(chat, header, registry)
+        branch_events.wire_branches(chat, registry)
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
         quality.wire_quality(measured, registry)

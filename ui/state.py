@@ -18,9 +18,10 @@ from kvcache import catalog
 from kvcache.chat import models, prefixes, scheduler
 from kvcache.chat.conversation import Conversation, ConversationError, chats
 from kvcache.chat.engine import Sampling
-from kvcache.memory import Memory, take_snapshot
+from kvcache.memory import Memory, measure_added, take_snapshot
 
 from . import settings
+from .branches import Branches
 from .charts import History, human_bytes
 from .pending import Outbox
 
@@ -71,6 +72,7 @@ class Session:
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
     quality_box: Outbox = field(default_factory=Outbox)
+    branches: Branches = field(default_factory=Branches)
     gone: bool = False
 
     @property
@@ -156,6 +158,8 @@ class Session:
         nbytes = take_snapshot(talk.cache).total
         if nbytes > self.budget:
             raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
+        talk.generate = self.generate  # beside everybody else's
+        self.branches.forget()
         self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
 
     def undo(self) -> str:
@@ -190,12 +194,14 @@ class Session:
         """Bytes of every cache this session holds."""
         caches = [self.conversation.cache] if self.conversation and self.conversation.loaded else []
         caches += self.comparison.caches if self.comparison else []
-        return sum(take_snapshot(cache).total for cache in caches)
+        aside = [branch.conversation.cache for branch in self.branches.others if branch.conversation.cache is not None]
+        return sum(take_snapshot(cache).total for cache in caches) + sum(measure_added(cache, caches + aside[:number]) for number, cache in enumerate(aside))
 
     def release(self) -> None:
         """Free the caches, and let go of the model where the tab has gone; messages stay, and the next reply computes their tokens again and says so."""
         if self.conversation and self.conversation.loaded:
             self.conversation.detach() if self.gone else self.conversation.release()
+        self.branches.release(self.gone)
         self.lost_comparison = self.lost_comparison or self.comparison is not None
         self.comparison = None
 
