@@ -102,7 +102,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     note = said or begun or alike_words(comparison)
     session.comparison, session.lost_comparison, session.busy = comparison, False, True
     yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
-           tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
+           tab.table: compare_view.table_html(comparison)} | (dict.fromkeys((column.thread for column in tab.columns[len(wanted):]), "") if again else _nothing_yet(tab))
     try:
         for n, (text, expects) in enumerate(messages):
             replies = replies if n == 0 else comparison.ask(text, stop, expects)
