@@ -18,11 +18,13 @@ from .caches.sink import SinkCache
 from .caches.sliding_window import SlidingWindowCache
 from .caches.static import StaticCache
 from .catalog import ENTRIES, create, load_cache, predict_memory
+from .compact import compact
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
 from .feed import feed
 from .generate import generate, resilient_generate
 from .layer import CropError
 from .memory import Memory, measure_memory
+from .prefix_store import PrefixStore
 
 __version__ = "0.1.0"
 
@@ -42,6 +44,7 @@ __all__ = [
     "Memory",
     "OffloadedCache",
     "OffloadedStaticCache",
+    "PrefixStore",
     "QuantizedCache",
     "QuantizedCacheConfig",
     "QuantoQuantizedCache",
@@ -49,6 +52,7 @@ __all__ = [
     "SlidingWindowCache",
     "StaticCache",
     "StaticCacheConfig",
+    "compact",
     "create",
     "decode",
     "feed",

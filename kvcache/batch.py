@@ -13,6 +13,7 @@ import torch
 import transformers
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, get_layer_types_and_kwargs
 
+from . import kernels
 from .architecture import cache_argument, counts_from_zero, decoder_config, why_not_cached
 from .attention import EACH_HEAD_AGAIN, METADATA, SDPA, SIZES, CachedStates, attend
 from .cache import Cache, row_count
@@ -163,11 +164,13 @@ class Batch(transformers.Cache):
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> "tuple[BatchStates, BatchStates]":
         """Give each row its part of keys and values [B, H, 1, D]; returns what the rows attend to, for scaled_dot_product_attention alone."""
         self._check_shape(key_states.shape[0], key_states.shape[2])
-        attended = []
-        for number, row in enumerate(self.rows):
-            with _named(number):
+        attended: list[Row] = []
+        try:
+            for row, keys, values in zip(self.rows, key_states.split(1), value_states.split(1)):
                 span = self._span(row.layers[layer_idx], layer_idx)
-                attended.append(Row(*row.update(key_states[number : number + 1], value_states[number : number + 1], layer_idx), *span))
+                attended.append(Row(*row.update(keys, values, layer_idx), *span))
+        except ValueError as error:
+            raise ValueError(f"row {len(attended)}: {error}") from error
         return BatchStates.of(attended, "keys"), BatchStates.of(attended, "values")
 
     def _span(self, layer: CacheLayerMixin, layer_idx: int) -> tuple[int, int]:
@@ -279,6 +282,15 @@ class Row(NamedTuple):
     start: int
     stop: int
 
+    def plain(self) -> "Row | None":
+        """The same of the tensors that attention may read as they are; None where the layer has to be asked."""
+        keys, values = self.keys, self.values
+        if not isinstance(keys, CachedStates) and not isinstance(values, CachedStates):
+            return self
+        if not isinstance(keys, CachedStates) or not isinstance(values, CachedStates) or keys.layer.needs_query:
+            return None
+        return None if isinstance(keys.held, Packed) or isinstance(values.held, Packed) else self._replace(keys=keys.held, values=values.held)
+
     def attend(self, query: torch.Tensor, scale: float | None) -> torch.Tensor:
         """The row's own attention: query [1, H, G, D], of G query heads a key head; [1, H, G, value D]."""
         out = self._by_layer(query, scale) if isinstance(self.keys, CachedStates) else None
@@ -367,16 +379,31 @@ def attend_by_row(
     if heads.shape[0] != len(key.rows) or heads.shape[2] * key.heads != query.shape[1] * query.shape[2]:
         raise ValueError(f"a query {tuple(query.shape)} does not fit {len(key.rows)} rows of {key.heads} key heads")
     pairs = [keys._replace(values=values.values) for keys, values in zip(key.rows, value.rows)]
-    out = torch.cat([pair.attend(heads[number : number + 1], scale) for number, pair in enumerate(pairs)])
-    return out.reshape(*query.shape[:3], -1)
+    return _attended(pairs, heads, scale).reshape(*query.shape[:3], -1)
+
+
+def _attended(rows: list[Row], heads: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Each row's attention, heads [B, H, G, D] -> [B, H, G, value D]: rows that attend to plain tensors in one call of the loops, where there are, and the others one by one."""
+    plain = [row.plain() for row in rows]
+    together = [number for number, pair in enumerate(plain) if pair is not None]
+    found = _by_loops([plain[number] for number in together], heads if len(together) == len(rows) else heads[together], scale) if len(together) > 1 else None  # type: ignore[misc]
+    if found is not None and len(together) == len(rows):
+        return found
+    given = dict(zip(together, found.split(1))) if found is not None else {}
+    return torch.cat([given[number] if number in given else row.attend(heads[number : number + 1], scale) for number, row in enumerate(rows)])
+
+
+def _by_loops(rows: "list[Row]", heads: torch.Tensor, scale: float | None) -> torch.Tensor | None:
+    spans = [(row.start, row.stop) for row in rows]
+    return kernels.attention_apart(heads, [row.keys for row in rows], [row.values for row in rows], spans, heads.shape[3] ** -0.5 if scale is None else scale)
 
 
 # ------------------------------------------------------------------------------------------------------- one step, and models
 
 
 @torch.no_grad()
-def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
-    """Give each row of the batch its next token, in one forward: token_ids of B rows; returns the logits [B, V] behind them.
+def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torch.Tensor, forward: Callable | None = None) -> torch.Tensor:
+    """Give each row of the batch its next token, in one forward: token_ids of B rows; returns the logits [B, V] behind them. `forward`: a compiled form of the model's own.
 
     All or nothing: after an error every row is as it was or, where it cannot go back, refuses every forward until its `reset()`. Raises ValueError, naming the row, before
     anything changes where one cannot take a token: `batch.leave(row)` lets the others go on.
@@ -386,17 +413,17 @@ def decode(model: torch.nn.Module, batch: Batch, token_ids: Sequence[int] | torc
         raise ValueError(f"this batch is of caches for another model, a {batch.model.config.model_type}")
     batch._check_shape(len(ids), 1)
     batch.check()
-    return _forward(model, batch, ids)
+    return _forward(model, batch, ids, forward or model)
 
 
-def _forward(model: torch.nn.Module, batch: Batch, ids: torch.Tensor) -> torch.Tensor:
+def _forward(model: torch.nn.Module, batch: Batch, ids: torch.Tensor, forward: Callable) -> torch.Tensor:
     positions = {"position_ids": batch.positions()} if counts_from_zero(type(model)) else {}
     with contextlib.ExitStack() as stack:
         for row in batch.rows:
             stack.enter_context(all_or_nothing(row))
         stack.callback(setattr, batch, "placed", False)
         batch.placed = bool(positions)
-        return model(input_ids=ids, use_cache=True, **{cache_argument(model): batch}, **positions).logits[:, -1]
+        return forward(input_ids=ids, use_cache=True, **{cache_argument(model): batch}, **positions).logits[:, -1]
 
 
 def changing_rope(config: Any) -> list[str]:
@@ -459,7 +486,7 @@ def _tried(model: torch.nn.Module, name: str) -> str | None:
         batch._begin_with(together)
         for step in (torch.tensor([[1], [2]], device=device), torch.tensor([[3], [1]], device=device)):
             expected = torch.cat([feed(model, ids[None] % size, cache)[:, -1] for ids, cache in zip(step, alone)])
-            found = _forward(model, batch, step % size)
+            found = _forward(model, batch, step % size, model)
             allowed = TOLERANCE.get(found.dtype, TOLERANCE_ELSEWHERE) * float(expected.abs().max())
             if not bool(((found - expected).abs() <= allowed).all()):
                 return "tried on a few tokens, it gave rows together other logits than each alone; run it row by row"

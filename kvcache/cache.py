@@ -237,10 +237,10 @@ class Cache(transformers.Cache):
             raise ValueError(f"the layers of keys and values have different lengths: {lengths} tokens; a forward would go on wrongly from them")
         return cache
 
-    def save(self, path: str | os.PathLike, model: torch.nn.Module | None = None, token_ids: Sequence[int] = ()) -> None:
+    def save(self, path: str | os.PathLike, model: torch.nn.Module | None = None, token_ids: Sequence[int] = (), source_ids: Sequence[int] = ()) -> None:
         """Write this cache to a file, as safetensors with a JSON header; kvcache.load_cache(path, model) goes on from there.
 
-        `model`, which filled it, need not be given if `create` was given one; `token_ids`, the ids seen, travel along.
+        `model`, which filled it, need not be given if `create` was given one; `token_ids`, the ids seen, travel along, and so do `source_ids`, those that an encoder read.
         Raises ValueError without a model, for layers that are not ours, and for another number of ids than was seen.
         """
         model = model if model is not None else self.made_for and self.made_for()
@@ -251,13 +251,13 @@ class Cache(transformers.Cache):
         self.settle()
         if len(shape := torch.as_tensor(token_ids).shape) != 1:
             raise ValueError(f"token_ids are those of one row, as a list or [n], got {tuple(shape)}")
-        token_ids, seen = [int(token) for token in token_ids], self.tokens_seen
+        token_ids, seen = [int(token) for token in token_ids], counted(self)
         if token_ids and len(token_ids) != seen:
             raise ValueError(f"token_ids has {len(token_ids)} ids and the cache has seen {seen} tokens")
         for index, layer in enumerate(self.layers):
             if not isinstance(layer, Stored):
                 raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
-        header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids}
+        header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids, "source_ids": [int(token) for token in source_ids], "crop_floor": self.crop_floor}
         header["model"] = {"type": model.config.model_type, "fingerprint": saving.fingerprint(model)}
         if self.shift is not None:
             header["shift"] = [self.shift.end, self.shift.by.tolist()]
@@ -439,6 +439,12 @@ class Cache(transformers.Cache):
             return chosen.token_fates()
         seen, held = self.get_seq_length() if self.layers else 0, self.held_length()
         return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
+
+
+def counted(cache: transformers.Cache) -> int:
+    """Tokens a cache has seen; of states alone, whose `get_seq_length` raises as transformers' does, those that its layers have counted."""
+    counts = (int(layer.get_seq_length()) if isinstance(layer, CacheLayerMixin) else getattr(layer, "seen", 0) for layer in getattr(cache, "self_attention_cache", cache).layers)
+    return max(counts, default=0)
 
 
 def held_by(layer: Any) -> int:

@@ -99,7 +99,7 @@ def predict_memory(
 
 
 def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
-    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it.
+    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it, `cache.source_ids` those that an encoder read.
 
     Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model.
     """
@@ -122,7 +122,7 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
         cache.shift = Shift(end, torch.tensor(by, device=device))
     if hasattr(cache, "restored"):
         cache.restored()
-    cache.token_ids = header["token_ids"]
+    cache.token_ids, cache.source_ids = header["token_ids"], header.get("source_ids", [])
     return cache
 
 

@@ -27,3 +27,12 @@ def free_memory() -> int | None:
     except ImportError:
         return None
     return psutil.virtual_memory().available
+
+
+def total_memory() -> int | None:
+    """Bytes of this computer's memory, or None without psutil."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return psutil.virtual_memory().total

@@ -85,6 +85,12 @@ def measure_memory(cache: transformers.Cache) -> Memory:
     return Memory(layers, devices)
 
 
+def storages_of(cache: transformers.Cache) -> dict[int, int]:
+    """address -> bytes of every storage that a cache keeps tokens in: forks that share one have its address in common."""
+    storages = (tensor.untyped_storage() for layer in layers_of(cache) for _, tensor in _tensors_of(layer))
+    return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
+
+
 def take_snapshot(cache: transformers.Cache) -> Snapshot:
     """`measure_memory` cheap enough for every token: our layers answer from shapes, without touching a tensor."""
     layers = layers_of(cache)

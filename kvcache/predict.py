@@ -53,13 +53,22 @@ def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:
     if getattr(config, "num_attention_heads", None) is None:  # no attention at all
         return Shape(batch, 0, 0, 0, itemsize)
     heads = _falcon_heads(config) if config.model_type == "falcon" else _key_value_heads(config)
-    dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // config.num_attention_heads
-    return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize, query_heads=config.num_attention_heads)
+    dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or config.hidden_size // _query_heads(config)
+    return Shape(batch, heads, dim, getattr(config, "v_head_dim", None) or dim, itemsize, query_heads=_query_heads(config))
 
 
 def _key_value_heads(config: PreTrainedConfig) -> int:
     """As many as attention heads where the kind of config knows no other number: a stray one, as in a GPT-2's, is read by no model."""
-    return _names(type(config), "num_key_value_heads") and getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return _decoder_heads(config) or _names(type(config), "num_key_value_heads") and getattr(config, "num_key_value_heads", None) or _query_heads(config)
+
+
+def _query_heads(config: PreTrainedConfig) -> int:
+    return _decoder_heads(config) or config.num_attention_heads
+
+
+def _decoder_heads(config: PreTrainedConfig) -> int | None:
+    """Of a decoder without its encoder, of which `num_attention_heads` speaks; None elsewhere."""
+    return None if config.is_encoder_decoder else getattr(config, "decoder_attention_heads", None)
 
 
 @functools.cache

@@ -198,5 +198,5 @@ TINY16 = 2.0**-24  # the smallest float16 above 0: beside a channel a hundred ti
 FITTED_NBITS = 2
 AT_ONCE = 1 << 24  # elements that are quantised at once, which bounds what the work takes beside them
 # What the compiled loops know: by quantiser, the middle of a range that levels begin over and the power of a deviation that weighs in a fit.
-LEVELS = {native: (1.0, 0), native_keys: (1.0, 3), native_values: (0.7, 0)}
+LEVELS: dict[Quantizer, tuple[float, int]] = {native: (1.0, 0), native_keys: (1.0, 3), native_values: (0.7, 0)}
 QUANTIZERS: dict[str, Quantizer] = {"native": native, "hqq": hqq, "quanto": quanto}

@@ -213,7 +213,8 @@ class States(Stored, LinearAttentionCacheLayerMixin):
             raise ValueError(f"the state bytes of a {type(self).__name__} are not predicted for this model, only measured")
         dtype = self.conv_0.dtype
         conv, scan = (dtype.itemsize, dtype.itemsize) if dtype else (shape.itemsize, 4)
-        return {**beside, "state": shape.batch * (prod(shape.state.conv) * conv + (prod(shape.state.recurrent) * scan if shape.state.recurrent else 0))}
+        states = shape.batch * (prod(shape.state.conv) * conv + (prod(shape.state.recurrent) * scan if shape.state.recurrent else 0))
+        return {**beside, "state": beside.get("state", 0) + states}
 
     def why_not_exported(self) -> str | None:
         if not any(self.has_previous_state.values()):

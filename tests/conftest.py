@@ -12,6 +12,9 @@ os.environ["KVCACHE_DECODE"] = "eager"  # no test compiles in the background unl
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton's kernels run on the CPU, slowly, and only what asks for them
+
 torch.set_num_threads(1)
 
 

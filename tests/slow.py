@@ -219,7 +219,17 @@ def lagkv(layer, policy, row, head, places):
     return scores
 
 
-SCORES = {each.__name__: each for each in (mean_attention, h2o, tova, snapkv, keydiff, lagkv)}
+def expected_attention(layer, policy, row, head, places):
+    """By the mean and the covariance matrix of each query head's latest queries."""
+    groups, keys, total = layer.queries.shape[1] // layer.keys.shape[1], layer.keys[row, head, places].float(), 0
+    for group in range(head * groups, (head + 1) * groups):
+        latest = layer.queries[row, group, -policy.window :].float()
+        mean, covariance = latest.mean(0), torch.cov(latest.T, correction=0)
+        total = total + torch.stack([mean @ key + key @ covariance @ key / 2 for key in keys]).softmax(0)
+    return total / groups * layer.values[row, head, places].float().norm(dim=-1)
+
+
+SCORES = {each.__name__: each for each in (mean_attention, h2o, tova, snapkv, keydiff, lagkv, expected_attention)}
 FORMULAS = {
     PolicyLayer: EvictedLayer,
     SinkLayer: lambda layer: SlowLayer(sinks(layer)),

@@ -49,6 +49,28 @@ def test_changing_the_cache_keeps_the_messages_and_says_so(client):
     assert answer["changed"].startswith("Changed the cache")
 
 
+def test_a_reply_streams_and_its_last_frame_is_the_whole_answer(client):
+    job = client.submit(WORDS * 3, max_new_tokens=120, api_name="/chat")
+    whole = job.result()
+    frames = job.outputs()
+    assert len(frames) > 2 and frames[-1] == whole and whole["stats"]["generated"] == 120
+    texts = [frame["reply"] for frame in frames[:-1]]
+    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:])) and texts[-1] and frames[-2]["cache_nbytes"] > 0
+
+
+def test_every_sampling_setting_is_taken(client):
+    say = lambda **sampling: client.predict(WORDS, max_new_tokens=8, reset=True, api_name="/chat", **sampling)["reply"]  # noqa: E731
+    greedy = say()
+    assert say(repetition_penalty=50) != greedy == say(temperature=1.5, top_k=1) == say(temperature=1.5, top_p=0.001) == say(temperature=1.5, min_p=1.0)
+    assert say(temperature=1.5, seed=1) == say(temperature=1.5, seed=1) != greedy
+
+
+def test_a_reset_begins_a_new_conversation(client):
+    first = client.predict(WORDS, max_new_tokens=5, api_name="/chat")
+    again = client.predict(WORDS, max_new_tokens=5, reset=True, api_name="/chat")
+    assert again["messages"] == first["messages"] and again["stats"]["reused"] == 0 and again["changed"] == ""
+
+
 @pytest.mark.parametrize("bad, words", [
     ({"message": ""}, "empty"),
     ({"message": "x" * 1_000_000}, "1,000,000 characters"),
@@ -64,6 +86,10 @@ def test_changing_the_cache_keeps_the_messages_and_says_so(client):
     ({"message": "a", "parameters": [1]}, r"parameters must be a dictionary such as .*, got \[1\]"),
     ({"message": "a", "cache": ["sink"]}, r"cache must be a text, got \['sink'\]"),
     ({"message": 5}, "message must be a text, got 5"),
+    ({"message": "a", "top_p": 0}, "top_p must be a number above 0"),
+    ({"message": "a", "top_k": -1}, "top_k must be"),
+    ({"message": "a", "reset": "yes"}, "reset must be true or false"),
+    ({"message": "", "reset": True}, "empty"),
 ])
 def test_bad_input_is_a_sentence_and_the_conversation_goes_on(client, bad, words):
     client.predict(WORDS, max_new_tokens=5, api_name="/chat")

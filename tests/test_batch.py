@@ -9,7 +9,9 @@ import transformers
 from architectures import ARCHITECTURES, RECURRENT, gpt_neo, model_of, tiny, token_ids
 
 import kvcache
+from kvcache import kernels
 from kvcache.batch import BatchStates, why_not_batched
+from kvcache.kernels import cpu
 
 KINDS = {
     "dynamic": {},
@@ -205,3 +207,30 @@ def test_what_a_batch_hands_over_is_no_tensor_to_anything_but_attention():
         keys + 1
     with pytest.raises(ValueError, match="scaled_dot_product_attention alone"):
         torch.cat([keys, keys])
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 16), (2, 4, 40), (1, 1, 64)])
+def test_rows_that_lie_apart_attend_in_one_call_as_each_does_alone(shape):
+    """Grouped heads, spans that leave out tokens at either end, storage that goes on behind them, values of another size."""
+    heads, group, dim = shape
+    assert cpu.APART.ready(wait=True), cpu.APART.reason
+    torch.manual_seed(0)
+    query, spans = torch.randn(3, heads, group, dim), [(0, 1), (3, 90), (7, 41)]
+    keys, values = ([torch.randn(1, heads, 120, size)[:, :, :n] for n in (5, 120, 41)] for size in (dim, dim + 8))
+    with torch.no_grad():
+        found = kernels.attention_apart(query, keys, values, spans, 0.3)
+    for n, (first, last) in enumerate(spans):
+        expected = torch.nn.functional.scaled_dot_product_attention(query[n : n + 1], keys[n][:, :, first:last], values[n][:, :, first:last], scale=0.3)
+        torch.testing.assert_close(found[n : n + 1], expected, atol=2e-6, rtol=1e-5)  # sums come in another order
+
+
+def test_a_batch_attends_by_the_loops_where_rows_are_plain_and_one_by_one_where_not(monkeypatch):
+    assert cpu.APART.ready(wait=True)
+    model, taken = model_of("llama"), []
+    apart = kernels.attention_apart
+    monkeypatch.setattr(kernels, "attention_apart", lambda query, *rest: taken.append(query.shape[0]) or apart(query, *rest))
+    rows = [("dynamic", 12), ("quantized", 70), ("sink", 40), ("static", 30)]
+    batch = kvcache.Batch([filled(model, name, tokens, **KINDS[name]) for name, tokens in rows])
+    for found, (name, tokens), token in zip(kvcache.decode(model, batch, [3, 4, 5, 6]), rows, (3, 4, 5, 6)):
+        assert_close(found, alone(model, filled(model, name, tokens, **KINDS[name]), token))
+    assert set(taken) == {3}

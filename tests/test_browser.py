@@ -559,6 +559,19 @@ READ = ["#kv-header h1", "#kv-header p", "#kv-setup h2", "#kv-chatbot .message.u
         "#kv-setup [data-testid=block-info]", "#kv-history .xtick text", "#kv-message .submit-button", "#kv-undo", ".kv-predicted td", "footer button"]
 
 
+def test_the_calculator_fills_at_once_and_follows_what_is_typed(visit):
+    page = visit()
+    page.get_by_role("tab", name="Calculator").click()
+    table = page.locator("#kv-calculator-table")
+    expect(table.get_by_text("8,192 tokens each")).to_be_visible()
+    expect(page.locator("#kv-calculator-chart .kv-drawn")).to_be_visible()
+    page.locator("#kv-calculator-users input").fill("4")
+    expect(table.get_by_text("4 users")).to_be_visible()
+    page.locator("#kv-calculator-config textarea").fill("{}")
+    expect(page.locator("#kv-calculator-notice")).to_contain_text("names a model_type")
+    expect(table.locator("table")).to_have_count(0)
+
+
 def test_text_is_readable_in_dark_and_in_light_and_charts_follow(visit):
     page = visit(scheme="dark")
     longest_reply(page, 5)
@@ -590,7 +603,7 @@ def test_a_phone_has_model_and_cache_above_the_talk_and_no_sideways_scrolling(vi
     assert tops == sorted(tops)
     page.get_by_role("button", name="All settings").click()
     expect(page.locator("#kv-predicted table")).to_be_visible()
-    for name in ("Chat", "Compare", "Measure", "Learn"):
+    for name in ("Chat", "Compare", "Measure", "Calculator", "Learn"):
         page.get_by_role("tab", name=name).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
 
@@ -670,3 +683,42 @@ def test_a_square_says_its_word_and_a_message_marks_its_squares(visit):
     assert marked.first.get_attribute("data-message") == "1"
 
 
+# -- keep and share ------------------------------------------------------------------------------------------------
+
+def test_a_link_opens_the_page_as_it_was_set_up_and_says_what_it_can_not_have(visit):
+    page = visit(query="?cache=sink&window_length=64&num_sink_tokens=9999&model=no/such-model&tab=compare", ready=False)
+    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
+    page.get_by_role("tab", name="Chat").click()
+    expect(page.locator("#kv-chat-form-cache input")).to_have_value("Sink")
+    expect(page.locator("#kv-chat-form-sink-window-length input").first).to_have_value("64")
+    expect(page.locator("#kv-notice")).to_contain_text("no/such-model, which is not on this computer")
+    expect(page.locator("#kv-notice")).to_contain_text("num_sink_tokens must be")
+    expect(page.locator("#kv-predicted table")).to_be_visible()
+    page.get_by_text("Keep and share").click()
+    page.locator("#kv-link").click()
+    expect(page.locator("#kv-address textarea")).to_have_value(re.compile(r".*\?model=.*&cache=sink&window_length=64&tab=chat"))
+
+
+def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path):
+    page = visit()
+    send(page, WORDS)
+    finished(page, 1)
+    page.get_by_text("Keep and share").click()
+    for button in ("#kv-export", "#kv-export-cache"):
+        with page.expect_download() as download:
+            page.locator(button).click()
+        download.value.save_as(tmp_path / download.value.suggested_filename)
+    assert json.loads((tmp_path / "conversation.json").read_text())["turns"][0]["user"] == WORDS
+    page.locator("#kv-clear").click()
+    expect(page.locator("#kv-chatbot .kv-stats")).to_have_count(0)
+    (tmp_path / "broken.json").write_text((tmp_path / "conversation.json").read_text()[:200])
+    for name, words in (("broken.json", "no whole JSON"), ("conversation.safetensors", "Took in 2 messages")):
+        with page.expect_file_chooser() as chooser:
+            page.locator("#kv-load").click()
+        chooser.value.set_files(tmp_path / name)
+        expect(page.locator("#kv-share-notice")).to_contain_text(words)
+    send(page, "and then")
+    finished(page, 2)
+    assert int(re.search(r"reused ([\d,]+)", page.locator("#kv-chatbot .kv-stats").last.inner_text()).group(1).replace(",", "")) > 10
+    page.locator("#kv-python").click()
+    expect(page.locator("#kv-code .cm-content")).to_contain_text("kvcache.create('quantized', model")

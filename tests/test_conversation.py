@@ -12,7 +12,7 @@ import transformers
 from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
-from kvcache.chat.conversation import Conversation, ConversationError, _continue, _Turn, accepts_system, render, tokenize
+from kvcache.chat.conversation import Conversation, ConversationError, Turn, _continue, accepts_system, render, tokenize
 from kvcache.chat.engine import Done, Prefill, Sampling, Token
 
 GREEDY = Sampling(max_new_tokens=12)
@@ -633,7 +633,7 @@ def test_a_model_without_a_template_gets_a_plain_dialogue_and_its_own_next_quest
 
 def test_a_stop_text_of_several_tokens_is_read_anew_where_the_dialogue_does_not_go_on_like_it():
     asked = "User: hello\nAssistant:"
-    turn = _Turn("hello", " fine", asked, len(asked), (1, 2), (3, 4, 5), "\nUser:\n")  # its last token said more than ":"
+    turn = Turn("hello", " fine", asked, len(asked), (1, 2), (3, 4, 5), "\nUser:\n")  # its last token said more than ":"
     prompt = asked + " fine\nUser: how are you\nAssistant:"
     assert _continue(turn, prompt, {9}) is None
     assert _continue(turn, prompt, {5}) == ((1, 2, 3, 4), "\nUser: how are you\nAssistant:")

@@ -3,6 +3,7 @@
 Graphs are traced by dynamo and run as they are, which needs no compiler; tests/test_inductor.py builds one for real.
 """
 
+import functools
 import gc
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 from tiny_chat import make_model, reader, some_ids
 
 import kvcache
-from kvcache.chat import compile_thread, decode_step
+from kvcache.chat import compile_thread, decode_step, engine
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.decode_step import CompiledStep
 from kvcache.chat.engine import Compiling, Done, Sampling, Token, forward, generate_tokens
@@ -353,3 +354,25 @@ def test_a_thread_that_compiles_gives_way_often_and_python_is_as_before_when_it_
     assert compile_thread.start(work)
     until(lambda: not compile_thread.is_busy())
     assert met == [pytest.approx(compile_thread.TURN_SECONDS)] and sys.getswitchinterval() == before
+
+
+def test_rows_of_a_batch_share_a_compiled_step_of_any_size():
+    """One graph for two rows and for five, of different kinds and lengths, with the eager logits."""
+    backend = Backend()
+    loaded = model_with(backend)
+    engine.compile_batch(loaded)
+    assert backend.count == 1 and loaded.step.outcome(kvcache.Batch(model=loaded.model)).failure is None
+
+    def rows():
+        made = [kvcache.create(name, loaded.model, **parameters) for name, parameters in (("dynamic", {}), ("quantized", {"nbits": 4, "residual_length": 16}), ("sink", {"window_length": 16}), ("static", {"max_cache_len": 90}), ("dynamic", {}))]
+        for n, cache in enumerate(made):
+            kvcache.feed(loaded.model, torch.tensor([some_ids(20 + 15 * n)]), cache)
+        return made
+
+    for count in (5, 2):
+        ours, eager = (kvcache.Batch(rows()[:count], loaded.model) for _ in range(2))
+        for _ in range(3):
+            expected = kvcache.decode(loaded.model, eager, [7] * count)
+            found = kvcache.decode(loaded.model, ours, [7] * count, forward=functools.partial(loaded.step, ours))
+            torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+    assert backend.count == 1

@@ -18,6 +18,7 @@ import kvcache
 from kvcache import bundled
 from kvcache.architecture import cache_argument
 from kvcache.measure import report
+from kvcache.measure.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -85,7 +86,7 @@ def test_the_readme_leads_to_every_page():
 @pytest.mark.parametrize("page", PAGES)
 def test_options_of_commands_on_a_page_exist(page):
     for module, rest in re.findall(r"python -m (kvcache[\w.]*)([^`\n&|]*)", PAGES[page]):
-        source = inspect.getsource(importlib.import_module("kvcache.measure.speed.command" if module == "kvcache.measure" else module))
+        source = inspect.getsource(importlib.import_module(COMMANDS[rest.split()[0]] if module == "kvcache.measure" else module))
         assert all(f'"{option}"' in source for option in re.findall(r"--[a-z]+", rest)), f"{module}{rest}"
 
 

@@ -28,7 +28,8 @@ def fed(model, cache, ids, pieces):
 @pytest.mark.parametrize("policy", SCORES)
 def test_a_policy_keeps_what_its_slow_formula_keeps(policy, budget):
     model, ids = model_of("llama"), token_ids(2, 140)
-    settings = {"budget": 48 if policy == "snapkv" and budget == 24 else budget, "policy": policy}
+    least = {"budget": 48} if policy_of(policy).queries > 8 and budget == 24 else {"budget": budget}  # above what stays in any case
+    settings = {**least, "policy": policy}
     cache = evicting(model, **settings)
     torch.testing.assert_close(fed(model, cache, ids, PIECES), fed(model, slow(evicting(model, **settings)), ids, PIECES), **CLOSE)
     assert cache.held_length() < cache.get_seq_length() == 140

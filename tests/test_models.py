@@ -156,7 +156,7 @@ def test_the_best_device_is_picked_and_half_precision_is_for_gpus(monkeypatch):
 
 
 def test_the_default_model_loads_without_a_network_and_knows_its_limits(monkeypatch):
-    monkeypatch.setattr(hub_models, "_ask_hub", lambda choice: pytest.fail("asked the hub"))
+    monkeypatch.setattr(hub_models, "ask_hub", lambda choice: pytest.fail("asked the hub"))
     loaded = ModelStore().load(models.DEFAULT, device="cpu")
     assert loaded.has_chat_template and loaded.eos_ids and loaded.rotary and loaded.context_length >= 2048
 
@@ -452,7 +452,7 @@ def test_without_a_network_the_answer_comes_at_once_and_names_the_bundled_models
 
 def test_a_network_that_never_answers_is_given_up_on(hub, monkeypatch):
     monkeypatch.setattr(hub_models, "ANSWER_WITHIN", 0.3)
-    monkeypatch.setattr(hub_models, "_ask_hub", lambda choice: time.sleep(3))
+    monkeypatch.setattr(hub_models, "ask_hub", lambda choice: time.sleep(3))
     start = time.monotonic()
     assert "No network" in refusal("some-one/public")
     assert time.monotonic() - start < 2

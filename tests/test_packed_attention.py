@@ -340,3 +340,10 @@ def test_repeated_heads_are_plain_tensors_to_anything_but_attention():
     assert torch.equal(keys[:, :, None, :, :].expand(2, 3, 2, 151, 64).reshape(2, 3, -1), expected.reshape(2, 3, -1))
     query = queries(2, 6, 64, tokens=4)
     torch.testing.assert_close(SDPA(query, repeat_kv(keys, 2), repeat_kv(values.held.dense(), 2)), SDPA(query, expected, repeat_kv(values.held.dense(), 2)), **CLOSE)
+
+
+def test_a_layer_says_what_read_its_codes(how):
+    layer, states = filled(attention=how)
+    assert layer.read_by is None
+    SDPA(queries(2, 3, 64), *states)
+    assert layer.read_by == {"fused": "numba", "decode": "torch"}[how]

@@ -17,10 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = [
     "kvcache.versions", "kvcache.extras", "kvcache.architecture", "kvcache.upstream_quirks", "kvcache.read_only", "kvcache.validation", "kvcache.half_quadratic", "kvcache.hadamard", "kvcache.quantize", "kvcache.kernels",
     "kvcache.attention", "kvcache.layer", "kvcache.uncompiled", "kvcache.recurrent_shapes", "kvcache.recurrent", "kvcache.refusals", "kvcache.mrope", "kvcache.feed", "kvcache.configs", "kvcache.weights",
-    "kvcache.saving", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.memory", "kvcache.entry", "kvcache.policies", "kvcache.caches", "kvcache.catalog", "kvcache.batch", "kvcache.generate",
+    "kvcache.saving", "kvcache.legacy", "kvcache.export", "kvcache.cache", "kvcache.predict", "kvcache.rope", "kvcache.memory", "kvcache.entry", "kvcache.policies", "kvcache.caches", "kvcache.catalog", "kvcache.compact", "kvcache.batch", "kvcache.trie", "kvcache.prefix_store", "kvcache.generate",
     "kvcache.bundled", "kvcache.chat.gemv", "kvcache.chat.compile_thread", "kvcache.chat.graph", "kvcache.chat.split_graph", "kvcache.chat.decode_step", "kvcache.chat.models.menu", "kvcache.chat.models.room",
-    "kvcache.chat.models.hub", "kvcache.chat.models.loading", "kvcache.chat.models.store", "kvcache.chat.models", "kvcache.chat.engine", "kvcache.chat.conversation", "kvcache.chat",
-    "kvcache.measure.drift", "kvcache.measure.page", "kvcache.measure.speed", "kvcache.measure.quality", "kvcache.measure.report", "kvcache.measure.__main__", "kvcache.measure", "kvcache", "ui", "app",
+    "kvcache.chat.models.hub", "kvcache.chat.models.loading", "kvcache.chat.models.config_only", "kvcache.chat.models.store", "kvcache.chat.models", "kvcache.chat.engine", "kvcache.chat.scheduler", "kvcache.chat.prefixes", "kvcache.chat.conversation", "kvcache.chat.program", "kvcache.chat.record", "kvcache.chat", "kvcache.measure.drift", "kvcache.measure.replay", "kvcache.measure.calculator", "kvcache.measure.page", "kvcache.measure.speed", "kvcache.measure.quality", "kvcache.measure.load", "kvcache.measure.report", "kvcache.measure.__main__", "kvcache.measure", "kvcache", "ui", "app",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import kvcache
 from kvcache import catalog
 from kvcache.chat.engine import Token
 from kvcache.measure import __main__ as command_line
+from kvcache.measure import report
 from kvcache.measure.drift import teacher_forced
 from kvcache.measure.quality import answers, command, figures, prompts, results, run, spec, tasks, texts
 from kvcache.measure.quality.results import Answered, Drifted, LeftOut, Report, Share, wilson
@@ -385,6 +386,17 @@ def test_every_cache_looks_different():
     assert len(set(looks)) == len(rows) > 8
 
 
+def test_the_tables_of_the_docs_are_made_of_a_runs_json(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("nothing")
+    (tmp_path / "docs" / "measured.md").write_text("a <!-- quality --> b <!-- /quality --> c")
+    (tmp_path / "q.json").write_text(a_report().to_json())
+    monkeypatch.setattr("sys.argv", ["report", "--quality", str(tmp_path / "q.json"), "--write", "--pages", str(tmp_path)])
+    report.main()
+    page = (tmp_path / "docs" / "measured.md").read_text()
+    assert "| Sink 4 + 252 | 250 | 25.0% | 0.15 | 0.10 to 0.20 | 85.0% | 5.21 |" in page and "| Sink 4 + 252 | 25% (5-70) of 75% |" in page and page.startswith("a") and page.endswith("c")
+
+
 # -- the command ---------------------------------------------------------------------------------------------------------
 
 
@@ -423,12 +435,14 @@ def test_wrong_arguments_get_a_sentence(model, arguments, words, capsys):
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
-def test_an_interrupted_run_says_so_and_keeps_what_there_is(monkeypatch):
+def test_an_interrupted_run_says_so_and_keeps_what_there_is(monkeypatch, tmp_path):
     def two_then_stop(*_):
         yield run.Progress(0, 2, "a")
         yield a_report().drifted[0]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "run", two_then_stop)
-    report = command.measure(tiny(), drifts(), TEXT)
+    monkeypatch.setattr(command, "SAVED_EVERY", -1)
+    report = command.measure(tiny(), drifts(), TEXT, tmp_path / "out" / "q.json")
+    assert Report.from_json((tmp_path / "out" / "q.json").read_text()).drifted == report.drifted  # what is killed leaves as much
     assert report.drifted and report.settings["stopped"] and "stopped before its end" in results.words(report)

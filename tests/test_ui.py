@@ -477,9 +477,8 @@ def test_a_busy_session_keeps_its_cache():
     session = registry.get("a")
     say(session, WORDS)
     registry.budget = 0
-    session.busy = True
-    assert registry.make_room() == [] and session.nbytes > 0
-    session.busy = False
+    with session.at_work():
+        assert registry.make_room() == [] and session.nbytes > 0
     assert registry.make_room(keep=session) == [] and session.nbytes > 0 and registry.make_room() == ["a"]
 
 
@@ -529,10 +528,9 @@ def test_a_tab_that_goes_while_it_computes_frees_its_cache_once_that_has_stopped
     registry = Registry()
     session = registry.get("gone")
     say(session, WORDS)
-    session.busy = True
-    registry.leave("gone")
-    assert session.chat_box.stop.is_set() and session.nbytes > 0
-    session.busy = False
+    with session.at_work():
+        registry.leave("gone")
+        assert session.chat_box.stop.is_set() and session.nbytes > 0
     registry.make_room()
     assert session.nbytes == 0
 
@@ -608,7 +606,7 @@ def test_a_stop_in_one_tab_leaves_the_others_alone():
     for box in session.boxes:
         box.take("text")
     session.compare_box.stop.set()
-    assert [box.stop.is_set() for box in session.boxes] == [False, True, False]
+    assert [box.stop.is_set() for box in session.boxes] == [False, True, False, False]
     shown = list(events.in_turn(session.compare_box, lambda wanted: iter([wanted]), lambda notice: {"notice": notice}))
     assert "Taken back" in shown[0]["notice"] and session.compare_box.returned == "text" and not session.compare_box.occupied
     assert list(events.in_turn(session.chat_box, lambda wanted: iter([wanted]), lambda notice: {})) == ["text"]
@@ -710,7 +708,7 @@ def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_
         raise RuntimeError("out of memory")
         yield
 
-    monkeypatch.setattr("kvcache.chat.conversation.generate_tokens", broken)
+    monkeypatch.setattr(session.conversation, "", broken)
     last = turn(tab, session, "and then")[-1]
     assert "out of memory" in last[tab.notice] and session.chat_box.returned == "and then"
     assert len(session.conversation.messages) == 2 and not session.busy

@@ -1,28 +1,30 @@
 """The page without a browser: /chat, /compare and /catalog for gradio_client, one conversation per client."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import gradio as gr
 
 from kvcache.catalog import ENTRIES
 from kvcache.chat import models
+from kvcache.chat.engine import Done, Token
 
 from . import drift
 from .compare import wanted_columns
 from .compare_events import fresh
-from .events import MODEL_QUEUE, key_of
+from .events import CHAT_QUEUE, COMPARE_QUEUE, PAINT_SECONDS, key_of
 from .forms import why_not
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
+from .stream import batches
 
 
 def describe_stats(stats) -> dict:
     """Figures of one reply as JSON."""
     return {name: getattr(stats, name) for name in (
         "reused", "computed", "generated", "time_to_first_token", "prefill_tokens_per_second", "decode_tokens_per_second",
-        "cache_nbytes", "note")}
+        "cache_nbytes", "note", "kept")}
 
 
 def describe_entry(entry, config=None) -> dict:
@@ -77,30 +79,43 @@ def settings_from(model: str, cache: str, parameters: dict | None, system: str, 
     return Settings(model, cache, parameters or {}, system or "", sampling)
 
 
-def answer(registry: Registry, key: str, message: str, wanted: Settings) -> dict:
-    """Send one message in the session of that key and wait for the whole reply. Raises gr.Error with a sentence."""
+def answer(registry: Registry, key: str, message: str, wanted: Settings, reset: bool = False) -> Iterator[dict]:
+    """Send one message in the session of that key; yields the reply so far about ten times a second, then the whole answer. Raises gr.Error with a sentence."""
     session = registry.get(key)
+    session.from_api = True
     with occupied(session.chat_box) as stop:
         try:
             changed = session.prepare(wanted)
-            events = session.conversation.send(message, stop)
+            talk = session.conversation.with_turns((), "") if reset else session.conversation
+            events = talk.send(message, stop)
+            if reset:
+                session.adopt(talk, wanted)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        session.busy = True
-        try:
+        with session.at_work():
             session.history.start_turn()
-            for event in events:
-                session.history.add(event)
-        finally:
-            session.busy = False
+            reason = yield from _frames(events, session, stop)
     registry.make_room(keep=session)
-    return last_reply(session) | {"reason": event.reason, "changed": changed}
+    yield last_reply(session) | {"reason": reason, "changed": "" if reset else changed}
+
+
+def _frames(events: Iterator, session: Session, stop: threading.Event) -> Generator[dict, None, str]:
+    """The reply so far as JSON; returns why it ended."""
+    text, event = "", None
+    for batch in batches(events, stop, PAINT_SECONDS):
+        for event in batch:
+            session.history.add(event)
+            text += event.text if isinstance(event, (Token, Done)) else ""
+        if not isinstance(event, Done):
+            yield {"reply": text, "cache_nbytes": event.snapshot.total, "reason": ""}
+    return event.reason
 
 
 def compare_caches(registry: Registry, key: str, messages: list[str], wanted: list[Settings]) -> dict:
     """Send every message to every cache, measure what differed, and return the run. Raises gr.Error with a sentence."""
     session = registry.get(key)
-    with occupied(session.compare_box) as stop:
+    session.from_api = True
+    with occupied(session.compare_box) as stop, session.at_work():
         try:
             comparison = fresh(session, wanted)
             for message in messages:
@@ -119,12 +134,16 @@ def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
     """Add the named endpoints to the page being built. `default_model` answers the calls that name none."""
 
     def chat(message: str, model: str = "", cache: str = "dynamic", parameters: dict = {}, system: str = "",  # noqa: B006
-             temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
-        """Send a message; the conversation and its cache stay with this client. Returns reply, statistics, messages."""
+             temperature: float = 0.0, max_new_tokens: int = 256, seed: int = 0, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0,
+             repetition_penalty: float = 1.0, reset: bool = False, request: gr.Request = None) -> dict:
+        """Send a message; the conversation and its cache stay with this client, until reset=True begins a new one. Streams the reply so far, then reply, statistics, messages."""
         require("message", message, str, "a text")
-        wanted = settings_from(model or default_model, cache, parameters, system, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+        require("reset", reset, bool, "true or false")
+        sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed, "top_p": top_p, "top_k": top_k, "min_p": min_p,
+                    "repetition_penalty": repetition_penalty}
+        wanted = settings_from(model or default_model, cache, parameters, system, **sampling)
         require_ready(wanted.model, registry.get(key_of(request)))
-        return answer(registry, key_of(request), message, wanted)
+        yield from answer(registry, key_of(request), message, wanted, reset)
 
     def compare(messages: list[str], caches: list[dict], model: str = "", system: str = "", temperature: float = 0.0,
                 max_new_tokens: int = 256, seed: int = 0, request: gr.Request = None) -> dict:
@@ -159,6 +178,6 @@ def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
         return {"default_model": default_model, "models": listed,
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 
-    gr.api(chat, api_name="chat", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
-    gr.api(compare, api_name="compare", concurrency_id=MODEL_QUEUE, concurrency_limit=1)
+    gr.api(chat, api_name="chat", **CHAT_QUEUE)
+    gr.api(compare, api_name="compare", **COMPARE_QUEUE)
     gr.api(catalog, api_name="catalog", concurrency_id="load", concurrency_limit=2)

@@ -11,7 +11,7 @@ from . import compare_view, drift, html_parts, layout
 from .compare import Comparison, wanted_columns
 from .events import (
     CHART_SECONDS,
-    MODEL_QUEUE,
+    COMPARE_QUEUE,
     PAINT_SECONDS,
     fetched,
     give_back_after,
@@ -100,22 +100,22 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         yield {tab.notice: html_parts.notice(reason(error), "error"), tab.message: AT_REST}
         return
     note = said or begun or alike_words(comparison)
-    session.comparison, session.lost_comparison, session.busy = comparison, False, True
-    yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
-           tab.table: compare_view.table_html(comparison)} | (dict.fromkeys((column.thread for column in tab.columns[len(wanted):]), "") if again else _nothing_yet(tab))
+    session.comparison, session.lost_comparison = comparison, False
     try:
-        for n, (text, expects) in enumerate(messages):
-            replies = replies if n == 0 else comparison.ask(text, stop, expects)
-            yield from _paint(tab, stop, comparison, replies)
-            if not comparison.ended_early:
-                yield from _drift(tab, comparison, stop, note)
-            if stop.is_set() or comparison.ended_early:
-                break
+        with session.at_work():
+            yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
+                   tab.table: compare_view.table_html(comparison)} | (_no_longer(tab, len(wanted)) if again else _nothing_yet(tab))
+            for n, (text, expects) in enumerate(messages):
+                replies = replies if n == 0 else comparison.ask(text, stop, expects)
+                yield from _paint(tab, stop, comparison, replies)
+                if not comparison.ended_early:
+                    yield from _drift(tab, comparison, stop, note)
+                if stop.is_set() or comparison.ended_early:
+                    break
     except Exception as error:
         session.comparison, session.lost_comparison = None, True
         yield {tab.notice: html_parts.notice(f"The comparison broke off: {error}", "error")}
     finally:
-        session.busy = False
         registry.make_room(keep=session)
     if session.comparison and comparison.taken_back:
         session.compare_box.give_back(typed)
@@ -144,6 +144,11 @@ def started_over(session: Session) -> str:
 def _nothing_yet(tab: CompareTab) -> dict:
     """What a new comparison has not shown yet must not stand there from the one before."""
     return {tab.divergence: "", tab.downloads: ""} | {column.thread: "" for column in tab.columns}
+
+
+def _no_longer(tab: CompareTab, columns: int) -> dict:
+    """Threads of columns that are no longer among those that run."""
+    return {column.thread: "" for column in tab.columns[columns:]}
 
 
 def alike_words(comparison: Comparison) -> str:
@@ -186,7 +191,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     inputs = chat.settings | forms | {tab.count, tab.ticket}
     threads = [column.thread for column in tab.columns]
     painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.table],
+    compute = {**COMPARE_QUEUE, "show_progress": "minimal", "show_progress_on": [tab.table],
                "api_visibility": "private", "trigger_mode": "multiple"}  # one that was started over may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 

@@ -1,6 +1,7 @@
 """The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,9 @@ from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 from .stream import batches
 
-MODEL_QUEUE = "model"  # every event that computes stands in this one queue
+PEOPLE = int(os.environ.get("KVCACHE_PEOPLE_AT_ONCE") or 64)  # whose replies are written at once; more stand in a queue
+CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
+COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
@@ -54,7 +57,8 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         session.chat_box.give_back(typed)
         yield refused(tab, reason(error)) | _at_rest(tab, session)
         return
-    session.busy = True
+    work = session.at_work()
+    work.__enter__()
     try:
         yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
                tab.message: layout.STOP_BUTTON}
@@ -67,7 +71,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         yield refused(tab, f"The reply broke off: {error}") | _at_rest(tab, session)
         return
     finally:
-        session.busy = False
+        work.__exit__(None, None, None)
         registry.make_room(keep=session)
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
@@ -203,10 +207,10 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
-def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
-    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here."""
+def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
+    """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here; `opened`: the event that comes first."""
     painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal",
+    compute = {**CHAT_QUEUE, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
@@ -278,7 +282,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
-    wire_setup(tab, header, registry, page, forms)
+    wire_setup(tab, header, registry, page, forms, opened)
     page.unload(gone)
 
 
@@ -306,7 +310,7 @@ def refitted(session: Session, values: Mapping, config, which: Sequence[CacheFor
     return shown
 
 
-def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm]) -> None:
+def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
     """Model, cache and parameters: what fits, what it would cost. Nothing here touches the conversation."""
     quick = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     inputs = {tab.model} | tab.form.inputs
@@ -366,7 +370,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
     for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
-                 page.load(arrived, inputs | menus, model_outputs, **load)):
+                 (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
     for form in (tab.form, *forms):

@@ -28,7 +28,7 @@ def stats_line(stats, reason: str = "") -> str:
     """The line under a reply, in words: what was reused, how fast it came, what it left behind; it unfolds to the rest. `reason`: why it ended."""
     mark = f'<b class="kv-ending">{MARKS[reason]}</b> · ' if reason in MARKS else ""
     rate = [("tok/s", rate_text(stats.decode_tokens_per_second))] if stats.decode_tokens_per_second else []
-    short = [("reused", f"{stats.reused:,}"), *rate, ("cache", human_bytes(stats.cache_nbytes))]
+    short = [("reused", f"{stats.reused:,}" + " (of a prefix kept from before)" * bool(stats.kept)), *rate, ("cache", human_bytes(stats.cache_nbytes))]
     note = getattr(stats, "note", "") or ""
     return (f'<details class="kv-stats"><summary>{mark}{figures_line(short)}</summary>{figures_line(_other_figures(stats))}</details>'
             + (f'<span class="kv-stats kv-why">{escape(note)}</span>' if note else ""))

@@ -14,6 +14,7 @@ from kvcache.chat.models import for_strangers
 
 from . import token_ribbon
 from .forms import CacheForm, cache_form
+from .share_form import ShareForm, share_form
 from .theme import PLOTLY_JS
 
 TITLE = "KV cache playground"
@@ -59,6 +60,7 @@ class ChatTab:
     predicted: gr.HTML
     system: gr.Textbox
     sampling: SamplingForm
+    share: ShareForm
     chatbot: gr.Chatbot
     notice: gr.HTML
     message: gr.Textbox
@@ -135,8 +137,9 @@ def _setup(entries, models, default_model, default_cache) -> dict[str, Any]:
     system = gr.Textbox(DEFAULT_SYSTEM, elem_id="kv-system", **SYSTEM_PROMPT)
     with gr.Accordion("Sampling", open=False):
         sampling = sampling_form()
+    share = share_form()
     return {"model": model, "model_note": model_note, "form": form, "predicted": predicted, "system": system,
-            "sampling": sampling}
+            "sampling": sampling, "share": share}
 
 
 def sampling_form() -> SamplingForm:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 import gradio as gr
 import torch
 
+from kvcache.chat import scheduler
 from kvcache.measure.speed import run as speed
 from kvcache.measure.speed.contenders import CONTENDERS, REFERENCE
 from kvcache.measure.speed.results import Report
 
 from . import html_parts, layout, measure_view
-from .events import MODEL_QUEUE, in_turn, key_of, stops
+from .events import in_turn, key_of, stops
 from .layout import MeasureTab
 from .pending import AGAIN
 from .state import Registry, Session
@@ -20,6 +21,7 @@ from .stream import batches
 
 ROUNDS = 11
 STOPPED, STOPPED_EARLY = "Stopped: what was measured by then stands below.", "Stopped before anything was measured."
+BESIDE = "Replies were written meanwhile: times are those of a machine with other work."
 PAINT_SECONDS = 0.4  # seldom: painting takes time from what is being timed
 LEVELS = {"layer": ("One attention layer", lambda contexts, names: speed.layer(8, contexts, names)),
           "tiny": ("A tiny Llama of 4 layers", speed.tiny)}
@@ -60,17 +62,22 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
     except ValueError as error:
         yield {tab.notice: html_parts.notice(f"{str(error)[0].upper()}{str(error)[1:]}.", "error"), **_buttons_at_rest(tab)}
         return
+    beside = False
     report = Report(settings={"rounds": plan.rounds})
-    session.busy = True
+    work = session.at_work()
+    work.__enter__()
     notice = ""
     try:
         yield {tab.notice: "", tab.table: "", tab.downloads: "", tab.time: "", tab.size: "", **_buttons_at_work(tab)}
-        yield from _paint(tab, stop, report, events)
-        notice = html_parts.notice(STOPPED if report.rows else STOPPED_EARLY, "info") if stop.is_set() else ""
+        for frame in _paint(tab, stop, report, events):
+            beside = beside or scheduler.someone_writes()
+            yield frame
+        said = [STOPPED if report.rows else STOPPED_EARLY] if stop.is_set() else []
+        notice = html_parts.notice(" ".join(said + ([BESIDE] if beside else [])), "info")
     except Exception as error:
         notice = html_parts.notice(f"The measurement broke off: {error}", "error")
     finally:
-        session.busy = False
+        work.__exit__(None, None, None)
     report.settings |= {"stopped": True} if stop.is_set() else {}
     yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report, not notice)}
 
@@ -101,9 +108,9 @@ def _buttons_at_rest(tab: MeasureTab) -> dict:
 
 
 def wire_measure(tab: MeasureTab, registry: Registry) -> None:
-    """Connect the Measure tab. It stands in the models' queue: while it runs, nobody else computes, and its times are its own."""
+    """Connect the Measure tab. One measures at a time; replies are written meanwhile, and the tab says so."""
     painted = [tab.notice, tab.progress, tab.run, tab.stop, tab.table, tab.downloads, tab.time, tab.size]
-    compute = {"concurrency_id": MODEL_QUEUE, "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.progress],
+    compute = {"concurrency_id": "measure", "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [tab.progress],
                "api_visibility": "private"}
 
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}

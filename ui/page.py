@@ -9,12 +9,12 @@ from kvcache.bundled import evaluate, separation
 from kvcache.catalog import ENTRIES
 from kvcache.chat import models
 
-from . import layout, measure_events, recall
+from . import calculator, layout, measure_events, quality, recall, share
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
 from .learn import cards_html, choice_html, glossary_html, lead_html
-from .state import Registry
+from .state import Registry, watch
 
 DEFAULT_CACHE = "quantized"  # of which one sees from the first message on what it does
 CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
@@ -28,22 +28,29 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
     listed = [(choice.label, choice.id) for choice in models.CHOICES]
     with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         header = layout.header()
-        with gr.Tabs(elem_id="kv-tabs"):
-            with gr.Tab("Chat"):
+        with gr.Tabs(elem_id="kv-tabs") as tabs:
+            with gr.Tab("Chat", id="chat"):
                 chat = layout.chat_tab(ENTRIES, listed, model, DEFAULT_CACHE)
-            with gr.Tab("Compare"):
+            with gr.Tab("Compare", id="compare"):
                 compare = layout.compare_tab(ENTRIES, PRESETS)
-            with gr.Tab("Measure"):
+            with gr.Tab("Measure", id="measure"):
                 measure = measure_events.make_tab()
-            with gr.Tab("Learn"):
+                measured = quality.make_part()
+            with gr.Tab("Calculator", id="calculator") as opened:
+                calculated = calculator.calculator_tab(listed, model)
+            with gr.Tab("Learn", id="learn"):
                 of_caches, of_models = separation.read(), evaluate.shipped()
                 charts = of_caches and recall.chart_value(recall.of_caches(of_caches)), of_models and recall.chart_value(recall.of_models(of_models))
                 layout.learn_tab(lead_html(), choice_html(ENTRIES), cards_html(ENTRIES), glossary_html(), *charts)
-        wire_chat(chat, header, registry, page, [column.form for column in compare.columns])
+        wire_chat(chat, header, registry, page, [column.form for column in compare.columns], share.on_load(chat, tabs, page, model))
+        share.wire_share(chat, header, registry)
         wire_compare(chat, compare, registry)
         measure_events.wire_measure(measure, registry)
+        quality.wire_quality(measured, registry)
+        calculator.wire_calculator(calculated, opened)
         wire_api(registry, model)
-    page.queue(api_open=False)  # or a caller could pass by the queue in which everybody stands
+    page.queue(api_open=False)  # or a caller could pass by the queue, and be more than people at once
+    watch(registry)
     threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page
 

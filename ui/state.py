@@ -1,17 +1,23 @@
 """Whose conversation is whose: one session per browser tab or API client, its cache freed when it goes or when it must."""
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
 from kvcache import catalog
-from kvcache.chat import models
-from kvcache.chat.conversation import Conversation, chats
+from kvcache.chat import models, scheduler
+from kvcache.chat.conversation import Conversation, ConversationError, chats
 from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, take_snapshot
 
@@ -20,6 +26,7 @@ from .pending import Outbox
 
 MEMORY_BUDGET = max(2_000_000_000, psutil.virtual_memory().total // 4)  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
+API_SECONDS = float(os.environ.get("KVCACHE_API_SECONDS") or 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
 KEPT_SECONDS = 3600  # that the messages of a tab stay after it went: it may only have lost its connection
 
 
@@ -49,7 +56,11 @@ class Session:
     history: History = field(default_factory=History)
     words: dict[tuple[str, int], str] = field(default_factory=dict)  # by model and token, its text
     endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
-    busy: bool = False
+    working: int = 0  # jobs of its tabs that are being computed
+    needs: int = 0  # bytes that its chat's cache will hold, as far as can be told, at the end of the reply asked for last
+    reserved: int = 0  # the same once that reply has begun
+    has_room: Callable[[Session], bool] = field(default=lambda session: True, repr=False)  # for what it needs, beside others' replies
+    from_api: bool = False
     last_used: float = field(default_factory=time.monotonic)
     comparison: Any = None
     lost_comparison: bool = False  # freed since it was run
@@ -59,12 +70,40 @@ class Session:
     chat_box: Outbox = field(default_factory=Outbox)
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
+    quality_box: Outbox = field(default_factory=Outbox)
     gone: bool = False
 
     @property
     def boxes(self) -> tuple[Outbox, ...]:
-        """One for each tab that computes."""
-        return self.chat_box, self.compare_box, self.measure_box
+        """One for each place that computes."""
+        return self.chat_box, self.compare_box, self.measure_box, self.quality_box
+
+    @property
+    def busy(self) -> bool:
+        """Is anything being computed for it?"""
+        return self.working > 0
+
+    @property
+    def claims(self) -> int:
+        """Bytes that nobody else may count on while a reply is written."""
+        return self.reserved if self.busy else 0
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Compute inside: its caches stay."""
+        with _counting:
+            self.working += 1
+        try:
+            yield
+        finally:
+            with _counting:
+                self.working -= 1
+            self.last_used = time.monotonic()
+
+    def generate(self, loaded, cache, new_ids, seen_ids, sampling, *arguments) -> Iterator:
+        """The events of a reply, written beside everybody else's once there is room for it."""
+        self.needs = bytes_at_end(self.settings, loaded, len(new_ids) + len(seen_ids) + sampling.max_new_tokens)
+        return scheduler.generate_tokens(loaded, cache, new_ids, seen_ids, sampling, *arguments, may_begin=lambda: self.has_room(self))
 
     def wanted(self, form_id: str, name: str) -> str:
         """The cache that the one in a form stands in for, or itself."""
@@ -101,7 +140,7 @@ class Session:
             conversation = self.conversation.with_cache(wanted.cache, wanted.parameters)
             conversation.sampling = sampling_of(wanted)
             return conversation
-        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted))
+        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate)
 
     def _what_changed(self, wanted: Settings, loaded) -> str:
         system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
@@ -111,6 +150,13 @@ class Session:
             changed.remove("cache's parameters")
         return (f"Changed the {' and the '.join(changed)}: the messages stay, and their tokens are computed again on a new "
                 "cache.")
+
+    def adopt(self, talk: Conversation, settings: Settings) -> None:
+        """Go on with a conversation from elsewhere in place of this one. Raises ValueError where its cache takes more than there is for all."""
+        nbytes = take_snapshot(talk.cache).total
+        if nbytes > self.budget:
+            raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
+        self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
 
     def undo(self) -> str:
         """Take back the last message and its reply, from the cache and the charts too; returns the message, "" where there is none. Raises ValueError as the conversation does."""
@@ -135,6 +181,11 @@ class Session:
         return bool(self.conversation and self.conversation.messages)
 
     @property
+    def holds_caches(self) -> bool:
+        """Is there anything to release?"""
+        return self.comparison is not None or bool(self.conversation and self.conversation.loaded)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of every cache this session holds."""
         caches = [self.conversation.cache] if self.conversation and self.conversation.loaded else []
@@ -147,6 +198,9 @@ class Session:
             self.conversation.detach() if self.gone else self.conversation.release()
         self.lost_comparison = self.lost_comparison or self.comparison is not None
         self.comparison = None
+
+
+_counting = threading.Lock()
 
 
 def sampling_of(settings: Settings) -> Sampling:
@@ -171,6 +225,14 @@ def _at_once(settings: Settings, loaded) -> int:
         return 0
 
 
+def bytes_at_end(settings: Settings, loaded, tokens: int) -> int:
+    """Bytes of the cache behind so many tokens, or with its first where it takes no more of them."""
+    try:
+        return predict(settings.cache, loaded.config, loaded.dtype, tokens, 1, **settings.parameters).total
+    except (ValueError, NotImplementedError):
+        return _at_once(settings, loaded)
+
+
 def predict(name: str, config, dtype, tokens: int, source_tokens: int = 0, **parameters) -> Memory:
     """Bytes that the catalog predicts, with an encoder those for the text it read too. Raises ValueError as it does."""
     beside = {"source_tokens": source_tokens} if config.is_encoder_decoder else {}
@@ -192,7 +254,7 @@ class Registry:
     def get(self, key: str | None) -> Session:
         """The session of that key, made at first use, and marked as just used."""
         with self._guard:
-            session = self._sessions.setdefault(key or "", Session(key or "", self.budget))
+            session = self._sessions.setdefault(key or "", Session(key or "", self.budget, has_room=self.has_room))
             session.last_used, session.gone = time.monotonic(), False
             self._forget_oldest()
             return session
@@ -212,21 +274,35 @@ class Registry:
                 box.done()
             self.make_room()
 
+    def has_room(self, session: Session) -> bool:
+        """Take what the session's reply needs out of the budget; False where the replies being written leave too little, unless there are none."""
+        with self._guard:
+            others = sum(each.claims for each in self._sessions.values() if each is not session)
+            if others and others + session.needs > self.budget:
+                return False
+            session.reserved = session.needs
+            return True
+
     def make_room(self, keep: Session | None = None) -> list[str]:
         """Free the caches of tabs that have gone, then of idle sessions but `keep`, least recently used first, until the budget holds; returns their keys."""
         with self._guard:
             oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
+        left = False
         for session in oldest_first:
-            if session.gone and not session.busy:
-                session.release()
-        total = sum(session.nbytes for session in oldest_first)
+            session.gone = session.gone or is_silent(session)
+            if session.gone and not session.busy and session.holds_caches:
+                _release(session)
+                left = True
+        if left:
+            give_back_memory()
+        total = sum(session.claims or _held(session) for session in oldest_first)
         freed = []
         for session in oldest_first:
             if total <= self.budget:
                 break
             if session is not keep and not session.busy and session.nbytes:
                 total -= session.nbytes
-                session.release()
+                _release(session)
                 freed.append(session.key)
         return freed
 
@@ -236,3 +312,45 @@ class Registry:
         left = [session for session in idle if session.gone and time.monotonic() - session.last_used > KEPT_SECONDS]
         for key in {session.key for session in (*surplus, *left)}:
             del self._sessions[key]
+
+
+def watch(registry: Registry) -> None:
+    """Free what clients who fall silent have held, in a thread beside, as long as the registry is there: nobody's next call is to be waited for."""
+    reference = weakref.ref(registry)
+    pause = min(30.0, API_SECONDS / 4)
+
+    def look() -> None:
+        while True:
+            time.sleep(pause)
+            there = reference()
+            if there is None:
+                return
+            there.make_room()
+            del there
+
+    threading.Thread(target=look, name="kvcache-registry", daemon=True).start()
+
+
+def give_back_memory() -> None:
+    """Hand what was freed back to the system: glibc keeps it otherwise, in an arena for each thread that has run."""
+    gc.collect()
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def is_silent(session: Session) -> bool:
+    """Has an API client, who has no tab to close, been away for so long that its caches are freed?"""
+    return session.from_api and not session.busy and time.monotonic() - session.last_used > API_SECONDS
+
+
+def _release(session: Session) -> None:
+    with suppress(ConversationError):  # a reply has begun meanwhile
+        session.release()
+
+
+def _held(session: Session) -> int:
+    try:
+        return session.nbytes
+    except AttributeError:  # of a cache that is being filled: its storage is just replaced
+        return 0

@@ -51,5 +51,6 @@ def launch_options() -> dict:
     return {
         "theme": theme(), "css_paths": [ASSETS / "page.css"], "head": f"<script>{script}</script>",
         "run_history": False, "footer_links": ["api"], "show_error": True,
+        "max_threads": 200,  # of handlers: each reply that is waited for holds one
         "max_file_size": 1,  # nothing is uploaded here
     }

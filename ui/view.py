@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from kvcache import catalog
-from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token
+from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token, Waiting
 from kvcache.layer import EvictingLayer
 from kvcache.memory import Snapshot, heard_by, take_snapshot
 
@@ -74,7 +74,7 @@ class Reply:
     def add(self, event) -> None:
         """Take in one event of the engine."""
         self.snapshot = event.snapshot
-        self.waiting_for = event.text if isinstance(event, Compiling) else ""
+        self.waiting_for = event.text if isinstance(event, Compiling | Waiting) else ""
         if isinstance(event, Prefill):
             self._total = event.total
             rate = event.done / event.seconds if event.seconds else 0.0

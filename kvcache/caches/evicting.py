@@ -13,7 +13,7 @@ from ..entry import Entry, Parameter, all_but
 from ..kernels import attention
 from ..kernels.weights import attention_and_shares, latest_shares
 from ..layer import Buffer, EvictingLayer, T, capacity_for
-from ..policies import POLICIES, Held, Policy, policy_of
+from ..policies import COMPACTING, POLICIES, Held, Policy, policy_of
 from ..predict import Shape, predicted_rows
 from ..refusals import refuse_padding
 from ..upstream_quirks import mask_of_forward
@@ -24,6 +24,7 @@ EVERY = 32  # tokens decoded between two evictions: each looks at all that is he
 QUEUE = 8  # queries that wait to have their attention added up, which many together take little longer for than one
 AT_ONCE = 4096  # tokens that `feed` gives it in one forward
 BIASED = ("bloom", "mpt")  # by the distance between the places of tokens
+AROUND = ("diffllama", "jetmoe")  # which split or repeat what a cache hands over before they attend: measured
 
 
 class PolicyLayer(EvictingLayer):
@@ -46,7 +47,7 @@ class PolicyLayer(EvictingLayer):
         super().__init__()
         self.policy, self.budget, self.keep_first, self.keep_last = policy, budget, keep_first, max(keep_last, policy.queries)
         self.per_token = (*EvictingLayer.per_token, *["attention"] * self.adds_up, *["positions"] * policy.counts)  # type: ignore[misc]
-        self.bounded = isinstance(budget, int)
+        self.bounded = policy.evicts and isinstance(budget, int)
 
     @property
     def adds_up(self) -> bool:
@@ -68,6 +69,8 @@ class PolicyLayer(EvictingLayer):
 
     def target(self, seen: int) -> int:
         """Tokens to keep of so many."""
+        if not self.policy.evicts:
+            return seen
         share = self.budget if isinstance(self.budget, int) else math.ceil(self.budget * seen)
         return max(share, self.keep_first + self.keep_last)
 
@@ -302,6 +305,8 @@ def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> 
     least = parameters["keep_first"] + max(parameters["keep_last"], policy.queries)
     if isinstance(parameters["budget"], int) and parameters["budget"] <= least:
         return f"budget must be above the {least} tokens that stay in any case, got {parameters['budget']}"
+    if policy.needs_query and config.model_type in AROUND:
+        return f"the attention of {config.model_type} changes what the cache hands over before it attends, so that {policy.name} sees no query; lagkv and keydiff ask for none"
     if policy.needs_query and getattr(config, "qk_nope_head_dim", None) is not None:
         return f"{config.model_type} keeps latents, to which no query attends as they are: {policy.name} cannot score them, lagkv and keydiff can"
     return None
@@ -314,6 +319,12 @@ def _verify(model: torch.nn.Module, cache: Cache) -> None:
         raise ValueError(f"evicting: {layer.policy.name} chooses by queries, which it sees in scaled_dot_product_attention alone, and this model attends by {attends}: model.set_attn_implementation('sdpa'), or policy='lagkv'")
 
 
+def _label(policy: str, budget: int | float, **_: Any) -> str:
+    if policy in COMPACTING:
+        return policy
+    return f"{policy} {budget:.3g}" if isinstance(budget, float) else f"{policy} {budget:,}"
+
+
 BUDGET = Parameter("budget", "Budget", "amount", 256, "Tokens each key head keeps; below 1, the share of those seen.", minimum=16, maximum=1 << 20)
 KEEP_FIRST = Parameter("keep_first", "First tokens", "int", 4, "First tokens that stay in any case.", minimum=0, maximum=64)
 KEEP_LAST = Parameter("keep_last", "Latest tokens", "int", 32, "Latest tokens that stay in any case.", minimum=0, maximum=4096)
@@ -324,7 +335,7 @@ ENTRY = Entry(
     cache_class=EvictingCache,
     make=EvictingCache,
     parameters=(
-        Parameter("policy", "Policy", "choice", "mean_attention", "What chooses the tokens that stay: the attention they got, or what keys and values look like.", choices=tuple(POLICIES)),
+        Parameter("policy", "Policy", "choice", "mean_attention", "What chooses the tokens that stay: the attention they got, or what keys and values look like.", choices=tuple(POLICIES), also=tuple(COMPACTING)),
         BUDGET,
         KEEP_FIRST,
         KEEP_LAST,
@@ -335,5 +346,5 @@ ENTRY = Entry(
     why_not_model=why_not,
     why_not_values=_why_not_values,
     verify=_verify,
-    label=lambda policy, budget, **_: f"{policy} {budget:.3g}" if isinstance(budget, float) else f"{policy} {budget:,}",
+    label=_label,
 )

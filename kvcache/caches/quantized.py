@@ -27,7 +27,7 @@ from ..configs import (
 )
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
-from ..kernels import LOOPS, decode_attention, encode
+from ..kernels import LOOPS, decode_attention, encode, reader
 from ..kernels.cpu import why_not_loops
 from ..kernels.packed import Packed
 from ..layer import Buffer, D, Layer, T, append_both, capacity_for
@@ -69,6 +69,7 @@ class QuantizedLayer(Layer):
     settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype", "first_tokens")
     is_croppable = True
     drafting = False
+    read_by: str | None = None  # what read the codes for the last attention
 
     def __init__(
         self,
@@ -193,8 +194,10 @@ class QuantizedLayer(Layer):
         return Packed(self._scheme(side), self.block, self.quantized, encoded, *recent, getattr(self, f"{side}_first").data, len(self.key_first))
 
     def attend(self, query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
-        """Over the codes as they are."""
-        return decode_attention(query, keys, values, mask, scale, is_causal, self.attention)
+        """Over the codes as they are; `read_by` then says by what: compiled loops ("numba"), a GPU's kernel ("triton") or "torch"."""
+        scale = query.shape[3] ** -0.5 if scale is None else scale
+        self.read_by = reader(query, keys, values, mask, scale, is_causal, self.attention)
+        return decode_attention(query, keys, values, mask, scale, is_causal, self.attention, self.read_by)
 
     def _flush(self) -> None:
         tokens, ahead = self._due(), self._not_first_yet()

@@ -9,8 +9,10 @@ from typing import Any
 
 from .. import catalog
 from ..memory import heard_by
+from ..prefix_store import PrefixStore
 from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
 from .models import LoadedModel
+from .prefixes import LEAST, Checkpoints
 
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
 
@@ -23,7 +25,7 @@ class ConversationError(ValueError):
 
 # ------------------------------------------------------------------------------------------------- messages -> text
 
-_PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
+PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
 
 
 def render(loaded: LoadedModel, messages: Sequence[Message], system: str | None = None, opening: bool = True) -> str:
@@ -113,7 +115,7 @@ def source_ids_of(loaded: LoadedModel, message: str, system: str | None = None) 
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """One question and its reply. `prompt_ids` is everything fed before the reply; empty where only text is known."""
 
     user: str
@@ -126,20 +128,31 @@ class _Turn:
     seed: int = 0
     stats: Stats | None = None
     typed_seed: int | None = None  # the one asked for, where tokens were drawn: of a reply made again, `seed` has moved on
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What a reply is about to be made from; checked, nothing changed yet."""
 
-    found: tuple[_Turn, ...]  # all turns when it was made
-    turns: tuple[_Turn, ...]  # the turns before it
+    found: tuple[Turn, ...]  # all turns when it was made
+    turns: tuple[Turn, ...]  # the turns before it
     user: str
     prompt_text: str
     opening: int
     prompt_ids: tuple[int, ...]
     source_ids: tuple[int, ...]
     sampling: Sampling
+
+
+class _Written:
+    """What there is of a reply: `seen` tokens were in the cache before it."""
+
+    def __init__(self, plan: _Plan, seen: int, kept: int, note: str, checkpoints: Checkpoints) -> None:
+        self.plan, self.seen, self.kept, self.note, self.checkpoints = plan, seen, kept, note, checkpoints
+        self.pieces: list[str] = []
+        self.ids: list[int] = []
+        self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note, kept)
 
 
 class Conversation:
@@ -149,6 +162,7 @@ class Conversation:
     an encoder they are the decoder's, and `heard_ids` what the encoder has read: see `chats`.
     `send` and `regenerate` check everything at once, raising ConversationError, and return an iterator of the engine's
     events. Breaking off that iterator counts as Stop. `make_cache` replaces the catalog for caches of one's own. `decode`: as of `engine.generate_tokens`.
+    `generate`: what makes the events; `scheduler.generate_tokens` has conversations on one model write at once. `prefixes`: where what others have read is found, and left for others; as `prefixes.store_of`.
     """
 
     def __init__(
@@ -161,6 +175,8 @@ class Conversation:
         make_cache: Callable[[], Any] | None = None,
         prefill_chunk: int = PREFILL_CHUNK,
         decode: str | None = None,
+        generate: Callable[..., Iterator[Event]] = generate_tokens,
+        prefixes: Callable[[LoadedModel], PrefixStore | None] = lambda loaded: None,
     ) -> None:
         self.loaded = loaded
         self.cache_name = cache_name = cache_name or catalog.first_fitting(loaded.config)
@@ -169,8 +185,9 @@ class Conversation:
         self.sampling = sampling.check()
         self.prefill_chunk = prefill_chunk
         self.decode = checked_decode(decode)
+        self.generate, self.prefixes = generate, prefixes
         self._make_own_cache = make_cache
-        self._turns: tuple[_Turn, ...] = ()
+        self._turns: tuple[Turn, ...] = ()
         self._beginning = threading.Lock()
         self._writing: _Plan | None = None  # the reply being written, if any
         self._fresh_because = ""  # why the cache starts empty, for the note of the next reply
@@ -202,19 +219,47 @@ class Conversation:
             raise ConversationError(f"messages must go user, assistant, user, assistant, ..., got {roles}")
         conversation = cls(loaded, cache_name, parameters, system, sampling, **options)
         pairs = zip(messages[::2], messages[1::2])
-        conversation._turns = tuple(_Turn(user["content"], reply["content"]) for user, reply in pairs)
+        conversation._turns = tuple(Turn(user["content"], reply["content"]) for user, reply in pairs)
         conversation._fresh_because = "the cache is new" if messages else ""
         return conversation
 
     def with_cache(self, cache_name: str, parameters: Mapping[str, Any] | None = None) -> Conversation:
         """The same conversation, true token ids and all, on a new cache that the next reply fills. This one stays as it is."""
         self._check_ready()
-        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode)
+        other = Conversation(self.loaded, cache_name, parameters, self.system, self.sampling, prefill_chunk=self.prefill_chunk, decode=self.decode, generate=self.generate, prefixes=self.prefixes)
         other._turns = self._turns
         other._fresh_because = "the cache is new" if self._turns else ""
         return other
 
+    def with_turns(self, turns: Sequence[Turn], because: str) -> Conversation:
+        """The same settings on a new cache, having said `turns`; `because` is what the next reply's note says of computing them."""
+        other = self.with_cache(self.cache_name, self.parameters)
+        other._turns, other._fresh_because = tuple(turns), because
+        return other
+
+    def on(self, cache: Any, cached_ids: Sequence[int], heard_ids: Sequence[int] = ()) -> Conversation:
+        """This conversation on a cache that has seen `cached_ids`, and whose encoder's side has heard `heard_ids`; returns itself."""
+        self._check_ready()
+        self.cache, self.cached_ids, self.heard_ids = cache, list(cached_ids), list(heard_ids)
+        return self
+
+    def fork(self, turns: int | None = None) -> Conversation:
+        """A branch that goes on from the first `turns`, or from all: its cache shares its bytes with this one's until one of the two writes.
+
+        That of a branch from earlier is cut back, or emptied where it cannot go back; then the next reply computes again and says so.
+        """
+        self._check_ready()
+        other = self.with_turns(self._turns[:turns], self._fresh_because).on(self.cache.fork(), self.cached_ids, self.heard_ids)
+        if len(other.turns) < len(self.turns):
+            other._go_back_to_turns()
+        return other
+
     # -- what it holds
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Every message with its reply, their true ids, and how the reply was drawn."""
+        return self._turns
 
     @property
     def messages(self) -> list[Message]:
@@ -266,8 +311,7 @@ class Conversation:
         *earlier, last = self._turns
         self._turns = tuple(earlier)
         if self.loaded is not None:
-            ids = self.ids if chats(self.loaded) else []
-            self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
+            self._go_back_to_turns()
         return last.user
 
     def clear(self) -> None:
@@ -342,7 +386,7 @@ class Conversation:
         """The same of what the encoder reads."""
         return self.loaded.context_length, f"the encoder of {self.loaded.title}", "shorten it"
 
-    def _plan(self, turns: tuple[_Turn, ...], user: str, sampling: Sampling) -> _Plan:
+    def _plan(self, turns: tuple[Turn, ...], user: str, sampling: Sampling) -> _Plan:
         self._check_ready()
         self._check_text("system prompt", self.system or "", self._source_limit() if self.loaded.is_encoder_decoder else self._limit())
         try:
@@ -363,7 +407,7 @@ class Conversation:
             )
         return _Plan(self._turns, turns, user, text, opening, tuple(ids), tuple(source), sampling)
 
-    def _prompt(self, turns: tuple[_Turn, ...], user: str) -> tuple[str, int, list[int]]:
+    def _prompt(self, turns: tuple[Turn, ...], user: str) -> tuple[str, int, list[int]]:
         """The prompt as text, how many of its characters stand before the part that opens the reply, and as ids."""
         if not chats(self.loaded):
             return "", 0, [self.loaded.decoder_start_id]
@@ -373,7 +417,7 @@ class Conversation:
         opening = render(self.loaded, messages, system, opening=False)
         return text, common_prefix(opening, text), self._ids_of(turns, text)
 
-    def _ids_of(self, turns: tuple[_Turn, ...], text: str) -> list[int]:
+    def _ids_of(self, turns: tuple[Turn, ...], text: str) -> list[int]:
         """Ids of the rendered prompt: the true ids go on where they can, or else all of it is tokenised afresh.
 
         Tokenising a sampled reply again may give other ids than were sampled, and the cache has seen the sampled ones.
@@ -388,64 +432,79 @@ class Conversation:
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
         self._begin(plan)
-        pieces: list[str] = []
-        reply_ids: list[int] = []
-        stats: Stats | None = None
+        events: Any = iter(())
         try:
             cuts = self._cuts(plan.turns, plan.prompt_ids)
-            note = self._rewind(plan.prompt_ids, plan.source_ids, cuts)
+            store = self.prefixes(self.loaded) if self._make_own_cache is None else None
+            note, kept = self._rewind(plan.prompt_ids, plan.source_ids, cuts, store)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
-            seen = len(self.cached_ids)
-            events = generate_tokens(
-                self.loaded,
-                self.cache,
-                plan.prompt_ids[seen:],
-                plan.prompt_ids[:seen],
-                plan.sampling,
-                stop,
-                self.prefill_chunk,
-                None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else _PLAIN_STOP,
-                unheard,
-                self.decode,
-                cuts,
-            )
-            stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note)
+            written = _Written(plan, len(self.cached_ids), kept, note, Checkpoints(store, self.cache, plan.source_ids))
+            events = self._events(plan, unheard, stop, cuts, written.checkpoints)
             for event in events:
-                if isinstance(event, Prefill):
-                    self.heard_ids = list(plan.source_ids)
-                    self.cached_ids = list(plan.prompt_ids[: seen + event.done])
-                    stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
-                elif isinstance(event, Token):
-                    self.cached_ids += reply_ids[-1:]
-                    reply_ids.append(event.id)
-                    pieces.append(event.text)
-                    stats = replace(
-                        stats,
-                        generated=len(reply_ids),
-                        time_to_first_token=stats.time_to_first_token or event.seconds,
-                        cache_nbytes=event.snapshot.total,
-                    )
-                elif isinstance(event, Done):
-                    pieces.append(event.text)
-                    if not reply_ids:
-                        note = _join(note, "stopped before the first token: the message was taken back")
-                    stats = replace(event.stats, note=_join(note, event.stats.note))
-                    event = replace(event, stats=stats)
-                    self._keep(plan, pieces, reply_ids, stats)
-                    self._writing = None  # whoever hears Done may go on at once
-                yield event
+                yield self._take(written, event)
+            written.checkpoints.put()
         except GeneratorExit:  # the caller broke off: the same as Stop
+            self._take_rest(written, events)
             if self._writing is plan:
-                self._keep(plan, pieces, reply_ids, stats)
+                self._keep(written)
+            written.checkpoints.put()
             raise
         except BaseException:
+            getattr(events, "close", int)()
             if self._writing is plan:
                 self._renew_cache("the cache was rebuilt after an error")
             raise
         finally:
             if self._writing is plan:
                 self._writing = None
+
+    def _events(self, plan: _Plan, unheard: Sequence[int], stop: threading.Event | None, cuts: Sequence[int], checkpoints: Checkpoints) -> Any:
+        """The engine's, of what the cache has not seen."""
+        seen = len(self.cached_ids)
+
+        def on_read(seen: int) -> None:
+            if checkpoints.in_prompt and seen < len(plan.prompt_ids):
+                checkpoints.note(plan.prompt_ids[:seen])
+
+        return self.generate(
+            self.loaded,
+            self.cache,
+            plan.prompt_ids[seen:],
+            plan.prompt_ids[:seen],
+            plan.sampling,
+            stop,
+            self.prefill_chunk,
+            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
+            unheard,
+            self.decode,
+            cuts,
+            on_read,
+        )
+
+    def _take(self, written: _Written, event: Event) -> Event:
+        """Note what an event says of the cache and the reply; the event as it is handed on."""
+        plan, stats = written.plan, written.stats
+        if isinstance(event, Prefill):
+            self.heard_ids = list(plan.source_ids)
+            self.cached_ids = list(plan.prompt_ids[: written.seen + event.done])
+            written.stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Token):
+            self.cached_ids += written.ids[-1:]
+            written.ids.append(event.id)
+            written.pieces.append(event.text)
+            first = stats.time_to_first_token or event.seconds
+            written.stats = replace(stats, generated=len(written.ids), time_to_first_token=first, cache_nbytes=event.snapshot.total)
+        elif isinstance(event, Done):
+            written.pieces.append(event.text)
+            note = written.note if written.ids else _join(written.note, "stopped before the first token: the message was taken back")
+            written.stats = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept)
+            event = replace(event, stats=written.stats)
+            self._keep(written)
+            if written.ids:
+                written.checkpoints.note(self.cached_ids)
+            self._writing = None  # whoever hears Done may go on at once
+        return event
 
     def _begin(self, plan: _Plan) -> None:
         with self._beginning:  # of two threads that ask at once, one is told to wait
@@ -454,23 +513,34 @@ class Conversation:
                 raise ConversationError("The conversation has changed since this reply was asked for: send it again.")
             self._writing = plan
 
-    def _keep(self, plan: _Plan, pieces: list[str], reply_ids: list[int], stats: Stats | None) -> None:
+    def _take_rest(self, written: _Written, events: Any) -> None:
+        """Stop the reply, and take in what was written while the caller looked away."""
+        events.close()
+        try:
+            for event in events:
+                self._take(written, event)
+        except Exception:
+            self._renew_cache("the cache was rebuilt after an error")
+
+    def _keep(self, written: _Written) -> None:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
-        if not reply_ids:
+        plan, ids = written.plan, written.ids
+        if not ids:
             return
         self._fresh_because = ""  # this reply's note has said it
-        reply = "".join(pieces)
-        turn = _Turn(
+        reply = "".join(written.pieces)
+        turn = Turn(
             plan.user,
             reply,
             plan.prompt_text,
             plan.opening,
             plan.prompt_ids,
-            tuple(reply_ids),
-            self._end_of(reply, reply_ids),
+            tuple(ids),
+            self._end_of(reply, ids),
             plan.sampling.seed,
-            stats,
+            written.stats,
             self.sampling.seed if plan.sampling.temperature > 0 else None,
+            plan.sampling,
         )
         self._turns = (*plan.turns, turn)
 
@@ -480,11 +550,11 @@ class Conversation:
         if reply_ids[-1] in self.loaded.eos_ids:
             return tokenizer.decode(reply_ids[-1:])
         said = tokenizer.decode(reply_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return said[len(reply) :] if said.startswith(reply + _PLAIN_STOP) else ""
+        return said[len(reply) :] if said.startswith(reply + PLAIN_STOP) else ""
 
     # -- the cache
 
-    def _cuts(self, turns: Sequence[_Turn], ids: Sequence[int]) -> list[int]:
+    def _cuts(self, turns: Sequence[Turn], ids: Sequence[int]) -> list[int]:
         """Lengths of `ids` at which a forward ended when `turns` were fed: a message at once, its reply token by token.
 
         A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
@@ -498,8 +568,8 @@ class Conversation:
             cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
         return cuts
 
-    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = ()) -> str:
-        """Bring the cache back to what it shares with `prompt_ids`, less one token at least. Returns a note or ""."""
+    def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = (), store: PrefixStore | None = None) -> tuple[str, int]:
+        """Bring the cache back to what it shares with `prompt_ids`, less one token at least, or take one that shares more. Returns a note or "", and how many tokens are the store's."""
         seen = len(self.cached_ids)
         if seen != _seen_by(self.cache, seen) or len(self.heard_ids) != heard_by(self.cache):
             self._renew_cache("the cache was not as this conversation had left it")
@@ -508,10 +578,26 @@ class Conversation:
             self._empty_cache("the encoder has another text to read" if chats(self.loaded) else "")
             seen = 0
         self._go_back(min(common_prefix(self.cached_ids, prompt_ids), len(prompt_ids) - 1), cuts)
+        stored = self._take_prefix(prompt_ids, source_ids, store) if store is not None and len(prompt_ids) - len(self.cached_ids) > LEAST else 0
         if not self._fresh_because:
-            return ""
+            return "", stored
         kept, total = len(self.cached_ids), len(prompt_ids)  # some are there where the reply before was stopped as it began
-        return f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"
+        return (f"recomputed all {total:,}: {self._fresh_because}" if not kept else f"recomputed {total - kept:,} more of {total:,}: {self._fresh_because}"), stored
+
+    def _take_prefix(self, prompt_ids: Sequence[int], source_ids: Sequence[int], store: PrefixStore) -> int:
+        """Go on from a cache of the store's that has seen more of these ids than this one; how many, or 0."""
+        if store.longest(prompt_ids, self.cache_name, source_ids=source_ids, **self.parameters) < len(self.cached_ids) + LEAST:
+            return 0
+        cache, length = store.match(prompt_ids, self.cache_name, source_ids=source_ids, **self.parameters)
+        if length <= len(self.cached_ids):
+            return 0
+        self.cache, self.cached_ids, self.heard_ids = cache, list(prompt_ids[:length]), list(source_ids)
+        return length
+
+    def _go_back_to_turns(self) -> None:
+        """Have the cache see no more than the turns there are."""
+        ids = self.ids if chats(self.loaded) else []
+        self._go_back(common_prefix(self.cached_ids, ids[:-1]), self._cuts(self._turns, ids))
 
     def _go_back(self, shared: int, cuts: Sequence[int]) -> None:
         """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
@@ -579,7 +665,7 @@ def longest_token(tokenizer: Any) -> int:
     return max(length, 1)
 
 
-def _messages(turns: Sequence[_Turn]) -> list[Message]:
+def _messages(turns: Sequence[Turn]) -> list[Message]:
     return [
         {"role": role, "content": content}
         for turn in turns
@@ -587,7 +673,7 @@ def _messages(turns: Sequence[_Turn]) -> list[Message]:
     ]
 
 
-def _continue(turn: _Turn, text: str, end_ids: Container[int]) -> tuple[tuple[int, ...], str] | None:
+def _continue(turn: Turn, text: str, end_ids: Container[int]) -> tuple[tuple[int, ...], str] | None:
     """The ids of a turn that a rendered prompt goes on from, and the text that follows; None where it does not.
 
     Templates often strip the reply: the ids keep the white space that was sampled. Some open a reply with more than

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 
+from ..batch import Batch
 from ..weights import is_offloaded
 from . import split_graph
 from .compile_thread import kept_apart
@@ -105,15 +106,21 @@ class CompiledStep:
     def _around(self) -> Callable:
         return split_graph.forward_around(twin(self._for_one), self.backend)
 
+    @functools.cached_property
+    def _of_many(self) -> Callable:
+        return split_graph.forward_of_many(twin(self.model), self.backend)
+
     def forward_for(self, cache: Any) -> Callable:
         """The compiled forward for caches like this one, untried; compiled at its first call."""
+        if isinstance(cache, Batch):
+            return self._of_many
         return self._static if cache.is_compileable else self._around
 
     def why_not(self, cache: Any) -> str | None:
         """Why no step is compiled for this cache here, or None."""
         if self.model.config.is_encoder_decoder:
             return "a step is compiled for models without an encoder alone"
-        if getattr(cache, "parameters", None) is None:
+        if not isinstance(cache, Batch) and getattr(cache, "parameters", None) is None:
             return "a step is compiled for caches that the catalog made: another one like it is needed to try it"
         if is_offloaded(self.model):
             return "its weights are offloaded, and a step is compiled for weights that stay in memory"

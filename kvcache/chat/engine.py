@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .. import catalog
 from ..architecture import decoder_config, tokens_at_once
+from ..batch import Batch
+from ..batch import decode as decode_batch
+from ..feed import feed
 from ..memory import Snapshot, heard_by, seen_by, take_snapshot
 from ..validation import whole_number
 from . import compile_thread
@@ -163,6 +166,7 @@ class Stats:
     decode_tokens_per_second: float
     cache_nbytes: int  # bytes the cache occupies at the end, reserved ones included
     note: str = ""  # why tokens were recomputed, what was compiled, where there is something to say
+    kept: int = 0  # of those reused, the ones that a prefix store has kept
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,15 @@ class Done:
     text: str = ""  # what was held back until now: characters that might have begun a stop text
 
 
-Event = Compiling | Prefill | Token | Done
+@dataclass(frozen=True)
+class Waiting:
+    """The reply begins later, once there is room for it. `text` says so."""
+
+    text: str
+    snapshot: Snapshot
+
+
+Event = Compiling | Waiting | Prefill | Token | Done
 
 
 class Stopwatch:
@@ -249,13 +261,17 @@ class Detokenizer:
 
 
 @torch.no_grad()  # not inference_mode: a static cache made under that can't be reset outside it
-def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False) -> torch.Tensor:
+def forward(loaded: LoadedModel, cache: Any, ids: Sequence[int], compiled: bool = False, watch: Stopwatch | None = None) -> torch.Tensor:
     """Run one forward over `ids` on the cache. Returns the logits of the last position, [V] on the model's device.
 
-    `compiled`: a single token takes the compiled step where `compile_step` has prepared it.
+    `compiled`: a single token takes the compiled step where `compile_step` has prepared it. `watch` stands still while others' forwards are waited for.
     """
     arguments = _arguments(loaded, cache, ids)
+    if watch is not None:
+        watch.pause()
     with loaded.forward_lock:
+        if watch is not None:
+            watch.resume()
         output = loaded.step(cache, **arguments) if compiled and len(ids) == 1 else loaded.model(**arguments)
     return output.logits[0, -1]
 
@@ -346,16 +362,49 @@ def compile_step(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> None:
     loaded.step.prepare(cache, trial)
 
 
+@torch.no_grad()
+def compile_batch(loaded: LoadedModel) -> None:
+    """Compile the step of one token a row for batches of any size, trying it on three rows of different lengths: the next tokens of two of them, and then of all."""
+
+    def rows(count: int) -> Batch:
+        batch = Batch(model=loaded.model)
+        for number in range(count):
+            batch.join(catalog.create(catalog.first_fitting(loaded.config), loaded.model))
+            feed(loaded.model, torch.tensor([[*range(1, number + 3)]], device=loaded.device), batch.rows[number])
+        return batch
+
+    def trial(step: Callable) -> tuple[torch.Tensor, torch.Tensor]:
+        found, expected = [], []
+        for count in (3, 2):
+            with loaded.forward_lock:
+                ours, theirs = rows(count), rows(count)
+                expected += [decode_batch(loaded.model, theirs, [4, 5, 6][:count]) for _ in range(2)][-1:]
+            found += [decode_batch(loaded.model, ours, [4, 5, 6][:count], forward=step) for _ in range(2)][-1:]
+        return torch.cat(found).flatten(), torch.cat(expected).flatten()
+
+    loaded.step.prepare(Batch(model=loaded.model), trial)
+
+
+def compile_batch_beside(loaded: LoadedModel) -> bool:
+    """Begin to compile the step of batches in a thread beside, as `compile_beside` does."""
+    return _beside(lambda: compile_batch(loaded))
+
+
 def compile_beside(loaded: LoadedModel, cache: Any, ids: Sequence[int]) -> bool:
     """Begin to compile a step for caches like this one in a thread beside; False, and nothing is done, while another one is compiled."""
     if compile_thread.is_busy():
         return False
-    threads, kind = torch.get_num_threads(), catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
+    kind = catalog.create(cache.name, loaded.config, **cache.parameters)  # an empty one: the thread must not keep a conversation's
+    return _beside(lambda: compile_step(loaded, kind, ids[:TRIED]))
+
+
+def _beside(compile_it: Callable[[], None]) -> bool:
+    threads = torch.get_num_threads()
 
     def work() -> None:
         if torch.get_num_threads() != threads:  # which graphs depend on
             torch.set_num_threads(threads)
-        compile_step(loaded, kind, ids[:TRIED])
+        compile_it()
 
     return compile_thread.start(work)
 
@@ -403,20 +452,108 @@ def room_left(loaded: LoadedModel, cache: Any, seen: int) -> tuple[float, str]:
 # ----------------------------------------------------------------------------------------------------------- the loop
 
 
-def generate_tokens(
-    loaded: LoadedModel,
-    cache: Any,
-    new_ids: Sequence[int],
-    seen_ids: Sequence[int] = (),
-    sampling: Sampling = Sampling(),
-    stop: threading.Event | None = None,
-    prefill_chunk: int = PREFILL_CHUNK,
-    stop_text: str | None = None,
-    source_ids: Sequence[int] = (),
-    decode: str | None = None,
-    cuts: Collection[int] = (),
-) -> Iterator[Event]:
-    """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done.
+@dataclass(frozen=True)
+class Feed:
+    """What a reply asks for before it goes on: the logits [V] behind these ids, fed to its cache. `picked`: one token that was just picked, not a part of the prompt."""
+
+    ids: Sequence[int]
+    picked: bool = False
+    compiled: bool = False  # by the compiled step, where there is one
+
+
+class Reply:
+    """One reply as steps, for whoever runs the forwards: `next` gives an event, or a `Feed` whose logits the following `next` takes; None at its end.
+
+    Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included. `on_read(seen)` is called behind each chunk of the prompt, while the cache has seen
+    just that, by whoever runs the forwards.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        cache: Any,
+        new_ids: Sequence[int],
+        seen_ids: Sequence[int] = (),
+        sampling: Sampling = Sampling(),
+        stop: threading.Event | None = None,
+        prefill_chunk: int = PREFILL_CHUNK,
+        stop_text: str | None = None,
+        source_ids: Sequence[int] = (),
+        decode: str | None = None,
+        cuts: Collection[int] = (),
+        on_read: Callable[[int], None] = lambda seen: None,
+    ) -> None:
+        self.sampling, self.decode = sampling.check(), checked_decode(decode)
+        if not new_ids:
+            raise ValueError("new_ids is empty: feed at least one token")
+        self.prefill_chunk = whole_number("prefill_chunk", prefill_chunk, 1)
+        left, limit = room_left(loaded, cache, len(seen_ids))
+        if len(new_ids) > left:
+            raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
+        self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
+        self.cuts, self.on_read = [*cuts, len(seen_ids)], on_read
+        self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
+        self.watch = Stopwatch()
+        self._steps = self._run(list(new_ids), len(seen_ids))
+
+    def next(self, logits: torch.Tensor | None = None) -> Event | Feed | None:
+        """The next step; `logits` where the one before was a `Feed`."""
+        try:
+            return self._steps.send(logits)
+        except StopIteration:
+            return None
+
+    def _run(self, new_ids: list[int], seen: int) -> Generator[Event | Feed, torch.Tensor | None, None]:
+        loaded, cache, stop, watch, decode = self.loaded, self.cache, self.stop, self.watch, self.decode
+        stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0)
+
+        def done(reason: str, text: str = "") -> Done:
+            snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, decode, compiles)
+            return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
+
+        compiles = decode == "compiled" and loaded.step.awaits(cache) and not _is_set(stop)
+        if compiles:
+            yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
+            watch.pause()
+            compile_step(loaded, cache, new_ids)
+            watch.resume()
+        logits: torch.Tensor | None = None
+        if self.source_ids and not _is_set(stop):
+            hear(loaded, cache, self.source_ids)
+        for chunk in prefill_chunks(loaded, new_ids, seen, self.prefill_chunk, self.cuts):
+            if _is_set(stop):
+                yield done("stopped")
+                return
+            logits = yield Feed(chunk)
+            stats = replace(stats, computed=stats.computed + len(chunk))
+            self.on_read(seen + stats.computed)
+            stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
+            yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), seen)
+        if _is_set(stop):
+            yield done("stopped")
+            return
+
+        pick = make_picker(self.sampling, loaded.device)
+        text = Detokenizer(loaded.tokenizer, self.stop_text)
+        ids = self.ids
+        wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
+        for index in range(self.sampling.max_new_tokens):
+            assert logits is not None
+            ids.append(pick(ids, logits))
+            piece, seconds = text.add(ids[-1]), watch.seconds
+            stats = replace(stats, generated=index + 1, time_to_first_token=stats.time_to_first_token or seconds)
+            stats = replace(stats, decode_tokens_per_second=_rate(index, seconds - stats.time_to_first_token))
+            yield Token(ids[-1], piece, index, seconds, _snapshot(cache, stats))
+            reason = _why_stop(loaded, cache, ids, text, stop, index + 1 == self.sampling.max_new_tokens)
+            if reason is not None:
+                yield done(reason, text.flush())
+                return
+            wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
+            logits = yield Feed(ids[-1:], picked=True, compiled=decode != "eager")
+
+
+def generate_tokens(loaded: LoadedModel, cache: Any, new_ids: Sequence[int], *arguments: Any, **options: Any) -> Iterator[Event]:
+    """Feed `new_ids` to a cache that has seen `seen_ids`, then pick and feed tokens; yields Prefill, Token, Done. Arguments: those of `Reply`, in its order.
 
     `decode` is how picked tokens are fed. "auto", unless the environment's KVCACHE_DECODE says otherwise: eagerly, while torch.compile works in a thread
     beside; by the compiled step once that has passed its trial. "eager": never compiled. "compiled": compiling comes first and is waited for, for measuring
@@ -425,77 +562,16 @@ def generate_tokens(
     picked token is never fed. `source_ids`: what the encoder, where there is one, reads before. `cuts`: see `prefill_chunks`. Stop ends it after the chunk or token at work. ValueError for no new ids, more than fit,
     or bad sampling; whatever a forward raises comes through as it is, and leaves the cache unusable until reset.
     """
-    sampling, decode = sampling.check(), checked_decode(decode)
-    if not new_ids:
-        raise ValueError("new_ids is empty: feed at least one token")
-    whole_number("prefill_chunk", prefill_chunk, 1)
-    left, limit = room_left(loaded, cache, len(seen_ids))
-    if len(new_ids) > left:
-        raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
-    watch = Stopwatch()
-    for event in _loop(loaded, cache, list(new_ids), list(seen_ids), sampling, stop, prefill_chunk, stop_text, watch, source_ids, decode, cuts):
-        watch.pause()
-        yield event
-        watch.resume()
-
-
-def _loop(
-    loaded: LoadedModel,
-    cache: Any,
-    new_ids: list[int],
-    seen_ids: list[int],
-    sampling: Sampling,
-    stop: threading.Event | None,
-    prefill_chunk: int,
-    stop_text: str | None,
-    watch: Stopwatch,
-    source_ids: Sequence[int],
-    decode: str,
-    cuts: Collection[int],
-) -> Iterator[Event]:
-    stats = Stats(len(seen_ids), 0, 0, 0.0, 0.0, 0.0, 0)
-
-    def done(reason: str, text: str = "") -> Done:
-        snapshot, note = _snapshot(cache, stats), _compile_note(loaded, cache, decode, compiles)
-        return Done(reason, replace(stats, cache_nbytes=snapshot.total, note=note), snapshot, text)
-
-    compiles = decode == "compiled" and loaded.step.awaits(cache) and not _is_set(stop)
-    if compiles:
-        yield Compiling(_compiling_words(cache), _snapshot(cache, stats))
-        watch.pause()
-        compile_step(loaded, cache, new_ids)
-        watch.resume()
-    logits = None
-    if source_ids and not _is_set(stop):
-        hear(loaded, cache, source_ids)
-    for chunk in prefill_chunks(loaded, new_ids, len(seen_ids), prefill_chunk, cuts):
-        if _is_set(stop):
-            yield done("stopped")
-            return
-        logits = forward(loaded, cache, chunk)
-        stats = replace(stats, computed=stats.computed + len(chunk))
-        stats = replace(stats, prefill_tokens_per_second=_rate(stats.computed, watch.seconds))
-        yield Prefill(stats.computed, len(new_ids), watch.seconds, _snapshot(cache, stats), len(seen_ids))
-    if _is_set(stop):
-        yield done("stopped")
-        return
-
-    pick = make_picker(sampling, loaded.device)
-    text = Detokenizer(loaded.tokenizer, stop_text)
-    ids = seen_ids + new_ids
-    wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
-    for index in range(sampling.max_new_tokens):
-        ids.append(pick(ids, logits))
-        piece, seconds = text.add(ids[-1]), watch.seconds
-        stats = replace(stats, generated=index + 1, time_to_first_token=stats.time_to_first_token or seconds)
-        stats = replace(stats, decode_tokens_per_second=_rate(index, seconds - stats.time_to_first_token))
-        yield Token(ids[-1], piece, index, seconds, _snapshot(cache, stats))
-        reason = _why_stop(loaded, cache, ids, text, stop, index + 1 == sampling.max_new_tokens)
-        if reason is not None:
-            yield done(reason, text.flush())
-            return
-        wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
-        logits = forward(loaded, cache, ids[-1:], compiled=decode != "eager")
+    reply = Reply(loaded, cache, new_ids, *arguments, **options)
+    step = reply.next()
+    while step is not None:
+        if isinstance(step, Feed):
+            step = reply.next(forward(loaded, cache, step.ids, step.compiled, reply.watch))
+        else:
+            reply.watch.pause()
+            yield step
+            reply.watch.resume()
+            step = reply.next()
 
 
 def _why_stop(

@@ -27,7 +27,7 @@ _library.define("attend(Tensor query, Tensor key, Tensor value, int layer, float
 
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scale: float | None) -> torch.Tensor:
-    """Give the cache one token's keys and values [1, H, 1, D], attend to all it returns with the query [1, Hq, 1, D]: [1, 1, Hq, D]."""
+    """Give the cache one token's keys and values [B, H, 1, D], attend to all it returns with the query [B, Hq, 1, D]: [B, 1, Hq, D]. B is 1 but for a `Batch`."""
     keys, values = _fed.cache.update(key, value, layer)
     return attend_packed(query, keys, values, None, scale).contiguous()
 
@@ -44,7 +44,7 @@ _library.impl("attend", _attend, "CompositeExplicitAutograd")
 
 @torch.library.register_fake("kvcache::attend", lib=_library)
 def _shape(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scale: float | None) -> torch.Tensor:
-    return query.new_empty(1, 1, query.shape[1], value.shape[3])
+    return query.new_empty(query.shape[0], 1, query.shape[1], value.shape[3])
 
 
 def attend_around(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, scaling: float | None = None, **options: Any) -> tuple:
@@ -114,6 +114,23 @@ def forward_around(model: transformers.PreTrainedModel, backend: str | Callable)
         cache.get_mask_sizes(1, 0)  # where a cache refuses a forward, as the model's own mask would ask
         arguments["position_ids"] = torch.full((1, 1), int(cache.get_seq_length()), device=arguments["input_ids"].device)
         _fed.cache = cache
+        try:
+            return compiled(**arguments, **{keyword: passing})
+        finally:
+            del _fed.cache
+
+    return forward
+
+
+def forward_of_many(model: transformers.PreTrainedModel, backend: str | Callable) -> Callable:
+    """The forward of one token a row on a `Batch` of two rows or more, compiled at its first call for any number of them. As `forward_around` in all else."""
+    config = model.config.get_text_config(decoder=True)
+    config._attn_implementation = _registered()
+    keyword, passing = cache_argument(model), Passing(config.num_hidden_layers)
+    compiled = graph(model.forward, dynamic=True, backend=backend)
+
+    def forward(**arguments: Any) -> Any:
+        _fed.cache = arguments.pop(keyword)
         try:
             return compiled(**arguments, **{keyword: passing})
         finally:

@@ -15,8 +15,9 @@ import torch
 from ..extras import why_not_imported
 from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native, native_keys, native_values
 from .packed import Packed
-from .threads import Loops, shared, shares, team_address
+from .threads import Loops, shared, shares, team_address, threads_for
 
+SDPA = torch.nn.functional.scaled_dot_product_attention
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
 EIGHTS = 8  # the loops take that many tokens at a time
 WORTH = 1 << 18  # elements of plain keys from which the loops win more than calling them costs
@@ -98,6 +99,31 @@ def _plain(loops: Attention, query: torch.Tensor, keys: torch.Tensor, values: to
     out = _room(query, values)
     in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, -1, out.shape[3]), *sharing or shares(batch, heads, heads * tokens * dim, tokens))
     return out
+
+
+def attention_apart(query: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor], spans: list[tuple[int, int]], scale: float) -> torch.Tensor | None:
+    """One token's of each row, query [B, H, G, D], to the tokens first to last of its own keys and values [1, H, T, D]: [B, H, G, value D]. None where the loops do not know a layout, or are not ready."""
+    if query.dtype != torch.float32 or query.device.type != "cpu" or torch.is_grad_enabled() or not all(map(_in_rows, keys)) or not all(map(_in_rows, values)) or not APART.ready(wait=False):
+        return None
+    return _apart(APART.run, query, keys, values, spans, scale)
+
+
+def _in_rows(states: torch.Tensor) -> bool:
+    """Do the tokens of each head [1, H, T, D] lie one after the other?"""
+    return states.dtype == torch.float32 and states.is_cpu and states.stride()[2:] == (states.shape[3], 1)
+
+
+def _apart(attend: Callable, query: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor], spans: list[tuple[int, int]], scale: float) -> torch.Tensor:
+    batch, heads = query.shape[:2]
+    places = np.array([(_at(key, first), _at(value, first), 4 * key.stride(1), 4 * value.stride(1), last - first) for key, value, (first, last) in zip(keys, values, spans)], dtype=np.int64)
+    out = torch.empty(*query.shape[:3], values[0].shape[3], dtype=torch.float32, device="cpu")
+    numbers = int(places[:, 4].sum()) * heads * query.shape[3]
+    shared(attend, (query.contiguous().numpy(), scale, places, out.numpy()), batch * heads, threads_for(numbers))
+    return out
+
+
+def _at(states: torch.Tensor, token: int) -> int:
+    return states.data_ptr() + 4 * token * states.shape[3]
 
 
 def _room(query: torch.Tensor, values: Packed | torch.Tensor) -> torch.Tensor:
@@ -197,8 +223,23 @@ def _tested(loops: Attention, run: Callable, expected: torch.Tensor) -> Attentio
     return loops
 
 
+def _find_apart() -> Callable:
+    """The loops over rows that lie apart, once they have come close to torch's attention on a small example."""
+    from .cpu_attention import attend_apart
+
+    query, keys, values = _sample(2, 2, 3, 40), [_sample(1, 2, n, 40, seed=n) for n in (21, 9)], [_sample(1, 2, n, 24, seed=n + 1) for n in (21, 9)]
+    spans = [(2, 21), (0, 5)]
+    expected = torch.cat([SDPA(query[n : n + 1], keys[n][:, :, slice(*span)], values[n][:, :, slice(*span)]) for n, span in enumerate(spans)])
+    worst = float((_apart(attend_apart, query, keys, values, spans, 40**-0.5) - expected).abs().max())
+    if not worst < 1e-4:
+        raise RuntimeError(f"its self-test is off by {worst:.1e}")
+    return attend_apart
+
+
 PACKED = Loops("attention over packed codes is unavailable; torch decodes them piece by piece", _find_packed)
 PLAIN = Loops("attention by compiled loops is unavailable; torch's own runs instead", _find_plain)
+
+APART = Loops("attention of a batch's rows by compiled loops is unavailable; torch's own runs row by row", _find_apart)
 
 # ----------------------------------------------------------------------------------------------------------- quantising
 
@@ -250,4 +291,4 @@ def _find_encode() -> Callable:
 
 
 ENCODE = Loops("compiled quantising is unavailable; torch does it, slower", _find_encode)
-ALL = (PACKED, PLAIN, ENCODE)
+ALL = (PACKED, PLAIN, APART, ENCODE)

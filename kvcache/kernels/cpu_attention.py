@@ -632,6 +632,25 @@ def attend_rows(queries, scale, keys, values, bias, spans, mass, out, first, las
 
 
 @numba.njit(**COMPILED)
+def attend_apart(queries, scale, places, out, first, last):
+    """As `attend_rows`, in one span, for rows of a batch whose keys and values lie anywhere: queries [B, H, G, D], out [B, H, G, value D].
+
+    places [B, 5]: addresses of the first token's keys and values, bytes from one head to the next in each, tokens, which lie one after the other.
+    """
+    heads, nothing, mass = queries.shape[1], np.empty(0, np.float32), np.empty(queries.shape[2], np.float32)
+    for n in range(first, last):
+        b, h = n // heads, n % heads
+        key, value, key_apart, value_apart, tokens = places[b, 0], places[b, 1], places[b, 2], places[b, 3], places[b, 4]
+        keys = carray(floats_at(key + h * key_apart), (tokens, queries.shape[3]))
+        values = carray(floats_at(value + h * value_apart), (tokens, out.shape[3]))
+        scores, bits = np.empty((queries.shape[2], tokens), np.float32), np.empty(tokens, np.int32)
+        score_rows(queries[b, h] * np.float32(scale), keys, scores)
+        weigh_up(scores, bits, nothing, mass)
+        out[b, h] = np.float32(0.0)
+        weigh_rows(scores, values, out[b, h])
+
+
+@numba.njit(**COMPILED)
 def weigh_up(scores, bits, bias, mass):
     """Scores [G, tokens] to attention weights in place; their masses [G]. bias [tokens or more] is added first; [0]: none."""
     for g in range(scores.shape[0]):

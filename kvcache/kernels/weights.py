@@ -1,6 +1,6 @@
 """Attention that also says how much each key got: the weights of a softmax, for those who choose keys by them. By torch, on any device, some queries at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -18,19 +18,43 @@ def attention_and_shares(
     A key's share is the sum of its weights over the queries, averaged over the heads that share it, a query counting `decay` times as much as the next; queries that see
     nothing count for nothing. `mask` [B or 1, Hq or 1, n, T], boolean or to be added. The softmax is computed once for both.
     """
+    shares = torch.zeros(keys.shape[:3], dtype=torch.float32, device=query.device)
+    fading = _fading(query.shape[2], decay, query.device)
+
+    def add(weights: torch.Tensor, first: int, last: int, sees: torch.Tensor | None) -> None:
+        counts = (fading[first:last] if sees is None else fading[first:last] * sees).expand(weights.shape[:4]) / weights.shape[2]
+        shares[:, :, : weights.shape[4]] += (counts.reshape(*weights.shape[:2], 1, -1) @ weights.flatten(2, 3))[:, :, 0]
+
+    return _attention(query, keys, values, mask, scale, is_causal, add), shares
+
+
+def attention_and_most(
+    query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `attention_and_shares`, with the most that each key got from any query of any head that shares it, [B, H, T]."""
+    most = torch.zeros(keys.shape[:3], dtype=torch.float32, device=query.device)
+
+    def compare(weights: torch.Tensor, first: int, last: int, sees: torch.Tensor | None) -> None:
+        part = most[:, :, : weights.shape[4]]
+        torch.maximum(part, weights.amax(dim=(2, 3)), out=part)
+
+    return _attention(query, keys, values, mask, scale, is_causal, compare), most
+
+
+def _attention(
+    query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool, note: Callable
+) -> torch.Tensor:
+    """[B, Hq, n, value D]; note(weights [B, H, G, some, T], first, last, sees) is told those of queries first to last, and under a mask which of them see anything."""
     keys, values = _plain(keys), _plain(values)
     (batch, heads, tokens, _), n = keys.shape, query.shape[2]
-    queries, fading = _grouped(query.float() * scale, heads), _fading(n, decay, query.device)
-    out, shares = query.new_empty(*query.shape[:3], values.shape[3]), keys.new_zeros(batch, heads, tokens)
+    queries, out = _grouped(query.float() * scale, heads), query.new_empty(*query.shape[:3], values.shape[3])
     for first, last in _spans(n, batch * query.shape[1] * tokens):
         seen = last if is_causal else tokens
         visible = _of_heads(mask, heads, first, last) if mask is not None else _up_to(first, last, seen, query.device) if is_causal else None
         weights = _weights(queries[:, :, :, first:last], keys[:, :, :seen], visible)
-        rows = weights.flatten(2, 3)  # [B, H, G some, seen]
-        out[:, :, first:last] = (rows @ values[:, :, :seen]).unflatten(2, (-1, last - first)).flatten(1, 2).to(out.dtype)
-        counts = fading[first:last] if mask is None else fading[first:last] * _sees(visible)
-        shares[:, :, :seen] += (counts.expand(weights.shape[:4]).reshape(batch, heads, 1, -1) @ rows)[:, :, 0]
-    return out, shares / queries.shape[2]
+        out[:, :, first:last] = (weights.flatten(2, 3) @ values[:, :, :seen]).unflatten(2, (-1, last - first)).flatten(1, 2).to(out.dtype)
+        note(weights.detach(), first, last, None if mask is None else _sees(visible))
+    return out
 
 
 def latest_weights(queries: torch.Tensor, keys: Packed | torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:

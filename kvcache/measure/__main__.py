@@ -4,7 +4,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command"}  # what -> the module whose main() takes the other arguments
+# What is asked -> the module whose main() takes the other arguments.
+COMMANDS = {"speed": "kvcache.measure.speed.command", "quality": "kvcache.measure.quality.command", "load": "kvcache.measure.load", "replay": "kvcache.measure.replay"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,8 @@
 """The tables of README.md and docs/: `python -m kvcache.measure.report` measures every cache on a bundled model, side by side with upstream.
 
-`--write` puts them between their markers, wherever those stand; without it they are printed. Two ways measure nothing: `--catalog` writes the tables that the
-catalog and the bundled models' folders say, of caches, operations and models, and `--speed FILE` takes the JSON of a `python -m kvcache.measure speed`.
+`--write` puts them between their markers, wherever those stand; without it they are printed. Three ways measure nothing: `--catalog` writes the tables that the
+catalog and the bundled models' folders say, of caches, operations and models, and `--speed FILE` and `--quality FILE ...` take the JSON of `python -m kvcache.measure speed`
+and `quality`.
 `--text TOKENS` measures a pretrained model, on so much of Python's documentation.
 """
 
@@ -31,6 +32,7 @@ from ..chat.engine import Sampling, forward, generate_tokens
 from ..entry import OPERATIONS, Parameter
 from ..memory import measure_memory
 from .drift import drift, teacher_forced
+from .quality import results as quality
 from .speed import results, targets
 
 OWN_CACHES = ("hybrid", "mamba", "hybrid_mamba", "encoder_decoder")  # that are there for some models alone
@@ -243,6 +245,17 @@ def _rig_table(report: results.Report, level: str, heads: int) -> str:
     return "\n".join([title, "", _markdown(head, lines)])
 
 
+def quality_table(report: quality.Report) -> str:
+    """A quality run as Markdown: drift, then each mode's answers, a row a cache."""
+    rows, parts = report.rows(), []
+    if report.drifted:
+        parts.append(_markdown(quality.COLUMNS, [quality.cells(row) for row in rows]))
+    for mode in report.modes:
+        places = [place for place in quality.columns(report) if place[1] == mode]
+        parts.append(_markdown(quality.answer_heads(places), [quality.answer_cells(row, places) for row in rows]))
+    return "\n\n".join([*parts, report.where()])
+
+
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)])
 
@@ -284,6 +297,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the rows as JSON")
     parser.add_argument("--catalog", action="store_true", help="write what the catalog and the models' folders say, and measure nothing")
     parser.add_argument("--speed", type=Path, help="JSON of a speed run: write or print its table, and measure nothing")
+    parser.add_argument("--quality", type=Path, nargs="+", help="JSON of quality runs: write or print their tables, one after the other, and measure nothing")
     parser.add_argument("--text", type=int, metavar="TOKENS", help="measure perplexity on so many tokens of text, and nothing else: for a pretrained model")
     options = parser.parse_args()
     if (options.catalog or options.write) and not (options.pages / "README.md").is_file():
@@ -298,6 +312,9 @@ def main() -> None:
         return show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))})
     if options.speed:
         return show({"speed": speed_table(results.Report.read(options.speed))})
+    if options.quality:
+        found = [quality.Report.from_json(path.read_text(encoding="utf-8")) for path in options.quality]
+        return show({"quality": "\n\n".join(map(quality_table, found))})
     loaded = models.load(options.model)
     rows = measure(loaded, options.questions, options.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     table = measured_table(rows, where(loaded, options.questions))

@@ -44,6 +44,7 @@ class Policy:
     queries: ClassVar[int] = 0
     decay: ClassVar[float | None] = None
     counts: ClassVar[bool] = False
+    evicts: ClassVar[bool] = True  # or is it for `kvcache.compact` alone?
 
     @property
     def needs_query(self) -> bool:

@@ -1,10 +1,11 @@
 """Models, loaded by name: `load` answers with a `LoadedModel` or raises `ModelError`, whose text is one sentence saying what to do."""
 
+from .config_only import config_from_text, config_named, is_here
 from .loading import LoadedModel, pick_device, pick_dtype, wrap
 from .menu import CHOICES, DEFAULT, ModelChoice, ModelError, Progress, find_choice, for_strangers, offer, serve_strangers
 from .store import STORE, ModelStore, load
 
 __all__ = [
-    "CHOICES", "DEFAULT", "STORE", "LoadedModel", "ModelChoice", "ModelError", "ModelStore", "Progress", "find_choice", "for_strangers", "load", "offer",
+    "CHOICES", "DEFAULT", "STORE", "LoadedModel", "ModelChoice", "ModelError", "ModelStore", "Progress", "config_from_text", "config_named", "find_choice", "for_strangers", "is_here", "load", "offer",
     "pick_device", "pick_dtype", "serve_strangers", "wrap",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
@@ -40,13 +40,13 @@ ANSWER_WITHIN = 8.0  # seconds for the hub to say that it is there and what the 
 def download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     """The folder of a hub model: the copy on this disk where it is whole, with no look at the network, or a new one."""
     report(progress, 0.0, f"Looking for {choice.id}")
-    folder = _on_disk(choice)
+    folder = on_disk(choice)
     if folder is not None:
         require_memory(choice, weights_in(folder) * dtype.itemsize, device)
         if choice in menu.CHOICES or not for_strangers():
             return folder
     try:
-        sizes = _within(ANSWER_WITHIN, lambda: _ask_hub(choice))
+        sizes = within(ANSWER_WITHIN, lambda: ask_hub(choice))
         if folder is not None:  # that it is no private one is known now
             return folder
         require_safetensors(choice, list(sizes))
@@ -56,10 +56,10 @@ def download(choice: ModelChoice, device: torch.device, dtype: torch.dtype, prog
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(_explain_download(choice, error)) from error
+        raise ModelError(explain_download(choice, error)) from error
 
 
-def _on_disk(choice: ModelChoice) -> Path | None:
+def on_disk(choice: ModelChoice) -> Path | None:
     try:
         folder = Path(snapshot_download(choice.id, local_files_only=True, **_WANTED))
     except (OSError, ValueError):  # not there, not whole, or no id of the hub's
@@ -70,11 +70,20 @@ def _on_disk(choice: ModelChoice) -> Path | None:
     return folder if whole else None
 
 
+def on_disk_file(choice: ModelChoice, name: str) -> Path | None:
+    """One file of a hub model, where this disk holds it."""
+    try:
+        found = try_to_load_from_cache(choice.id, name)
+    except ValueError:  # no id of the hub's
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
 def _shards(index: Path) -> set[str]:
     return set(json.loads(index.read_text()).get("weight_map", {}).values())
 
 
-def _ask_hub(choice: ModelChoice) -> dict[str, int]:
+def ask_hub(choice: ModelChoice) -> dict[str, int]:
     """File name -> bytes of what would be downloaded. Raises what huggingface_hub raises."""
     api = HfApi()
     info = api.model_info(choice.id, files_metadata=True, timeout=ANSWER_WITHIN)
@@ -86,7 +95,7 @@ def _ask_hub(choice: ModelChoice) -> dict[str, int]:
     return {name: files[name] for name in filter_repo_objects(files, **_WANTED)}
 
 
-def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+def within(seconds: float, ask: Callable[[], Any]) -> Any:
     """What `ask()` returns, or TimeoutError: looking up a name or a silent network may hang far beyond any timeout."""
     answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
 
@@ -139,7 +148,7 @@ _NOWHERE = _Nowhere()
 _OFFLINE = "check the network; the bundled models work offline."
 
 
-def _explain_download(choice: ModelChoice, error: Exception) -> str:
+def explain_download(choice: ModelChoice, error: Exception) -> str:
     """One sentence for whatever `snapshot_download` raised."""
     name, page = choice.id, f"https://huggingface.co/{choice.id}"
     status = getattr(getattr(error, "response", None), "status_code", None)

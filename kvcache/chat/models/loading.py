@@ -60,6 +60,8 @@ class LoadedModel:
     title: str = ""
     forward_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     step: CompiledStep = field(init=False, repr=False, compare=False)
+    prefixes: Any = field(default=None, init=False, repr=False, compare=False)  # what conversations have read, see `prefixes.store_of`
+    scheduler: Any = field(default=None, init=False, repr=False, compare=False)  # of the replies that are written at once, see `scheduler.scheduler_of`
 
     def __post_init__(self) -> None:
         self.step = CompiledStep(self.model)
@@ -93,7 +95,7 @@ def pick_dtype(device: torch.device, dtype: str | torch.dtype | None = None) -> 
 def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> Path:
     if choice.source == "hub":
         return download(choice, device, dtype, progress)
-    folder = _bundled_folder(choice.id) if choice.source == "bundled" else find_folder(choice.id)
+    folder = bundled_folder(choice.id) if choice.source == "bundled" else find_folder(choice.id)
     if not (folder / "config.json").is_file():
         raise ModelError(f"The folder {choice.id!r} has no config.json: point to a model in transformers' format.")
     require_safetensors(choice, [path.name for path in folder.iterdir()])
@@ -101,7 +103,7 @@ def _folder_of(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pr
     return folder
 
 
-def _bundled_folder(name: str) -> Path:
+def bundled_folder(name: str) -> Path:
     try:
         return bundled.path(name)
     except FileNotFoundError as error:
@@ -112,7 +114,7 @@ def _read_folder(
     choice: ModelChoice, folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress | None
 ) -> LoadedModel:
     report(progress, 0.8, f"Reading {choice.title}: configuration and tokenizer")
-    config = _read_config(choice, folder)
+    config = read_config(choice, folder)
     tokenizer = _read_tokenizer(choice, folder)
     report(progress, 0.85, f"Reading {choice.title}: weights")
     maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -138,7 +140,7 @@ def from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, pr
         raise ModelError(f"{choice.id} can't be read ({type(error).__name__}: {first_line(error)}): pick another model.") from error
 
 
-def _read_config(choice: ModelChoice, folder: Path) -> Any:
+def read_config(choice: ModelChoice, folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:

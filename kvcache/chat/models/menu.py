@@ -135,5 +135,5 @@ def report(progress: Progress | None, fraction: float, text: str) -> None:
 
 def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = lines[0] if lines else type(error).__name__
+    line = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__
     return line if len(line) <= 200 else line[:200] + "..."

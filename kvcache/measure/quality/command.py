@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .spec import parse, usual
 from .tasks import TASKS
 
 SIZES = {False: {"tokens": 1024, "forced": 128, "passages": 3, "cases": 12}, True: {"tokens": 512, "forced": 32, "passages": 1, "cases": 4}}  # quick or not
+SAVED_EVERY = 60  # seconds
 OF_BUNDLED = ("facts",)  # what a model so small can answer at all
 
 
@@ -61,14 +63,17 @@ def settings_of(plan: Plan, loaded: models.LoadedModel, text: texts.Text) -> dic
     return {"model": loaded.id, "dtype": str(loaded.dtype).removeprefix("torch."), "text": text.title, **found}
 
 
-def measure(loaded: models.LoadedModel, plan: Plan, text: texts.Text) -> results.Report:
-    """Run the plan under a bar. Ctrl-C ends it with what there is."""
+def measure(loaded: models.LoadedModel, plan: Plan, text: texts.Text, path: Path | None = None) -> results.Report:
+    """Run the plan under a bar, with what is known saved as JSON now and then. Ctrl-C ends it with what there is."""
     report = results.Report(settings=settings_of(plan, loaded, text))
-    events = run(loaded, plan, text)
+    events, saved = run(loaded, plan, text), time.monotonic()
     with tqdm(unit="piece", file=sys.stderr, dynamic_ncols=True) as bar:
         try:
             for event in events:
                 report.add(event)
+                if path is not None and time.monotonic() - saved > SAVED_EVERY:
+                    _write(path, report.to_json())
+                    saved = time.monotonic()
                 if isinstance(event, Progress):
                     bar.total = event.total
                     bar.set_description_str(event.words, refresh=False)
@@ -83,9 +88,13 @@ def save(report: results.Report, given: argparse.Namespace) -> None:
     """Write the files that are asked for. Raises ImportError for a page without plotly, OSError where nothing can be written."""
     for path, text in ((given.json, report.to_json), (given.csv, report.to_csv), (given.html, lambda: figures.html(report))):
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text(), encoding="utf-8")
+            _write(path, text())
             print(f"saved {path}", file=sys.stderr)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         loaded = models.load(given.model, dtype=given.dtype)
         text = texts.read(given.text, loaded.tokenizer) if given.text else texts.usual(loaded.id, loaded.tokenizer)
         plan = plan_of(given, loaded)
-        report = measure(loaded, plan, text)
-    except (ValueError, models.ModelError) as error:
+        report = measure(loaded, plan, text, given.json)
+    except (ValueError, OSError, models.ModelError) as error:
         made.error(str(error))
     print(results.words(report), end="\n\n")
     try:

@@ -61,8 +61,9 @@ def figures(report: Report) -> list[tuple[str, dict]]:
 
 
 def _point(rows: Sequence[Row], row: Row, x: float, y: float, words: str) -> dict:
+    colour = colour_of(rows, row)
     return {
-        "type": "scatter", "mode": "markers", "name": row.label, "x": [x], "y": [y], "marker": {"size": 10, "color": colour_of(rows, row), "symbol": symbol_of(rows, row)},
+        "type": "scatter", "mode": "markers", "name": row.label, "x": [x], "y": [y], "marker": {"size": 10, "color": colour, "symbol": symbol_of(rows, row)}, "line": {"color": colour},
         "hovertemplate": f"{row.label}: {words}<extra></extra>",
     }  # fmt: skip
 

@@ -81,10 +81,15 @@ def value_of(text: str) -> Any:
 
 def usual(loaded: LoadedModel, tokens: int) -> list[Spec]:
     """What is measured where nothing is chosen, as far as the model takes it: USUAL, and every other lossy cache as it comes."""
-    chosen = [parse(text.format(half=tokens // 2, quarter=tokens // 4, eighth=tokens // 8)) for text in USUAL]
+    chosen = list(map(parse, at(tokens)))
     named = {spec.name for spec in chosen}
     chosen += [Spec(name) for name, entry in catalog.ENTRIES.items() if entry.lossy and name not in named]
     return [spec for spec in chosen if not why_not(spec, loaded)]
+
+
+def at(tokens: int) -> list[str]:
+    """USUAL for a context of so many tokens."""
+    return [text.format(half=tokens // 2, quarter=tokens // 4, eighth=tokens // 8) for text in USUAL]
 
 
 def why_not(spec: Spec, loaded: LoadedModel) -> str | None:

@@ -1,0 +1,117 @@
+"""Keep and share: the link, the file taken in, and what each refuses, without a browser."""
+
+import base64
+from dataclasses import replace
+
+import pytest
+from tiny_chat import tiny
+
+import ui  # noqa: F401  (before gradio: telemetry off)
+from kvcache.chat import models, record
+from kvcache.chat.conversation import Conversation
+from kvcache.chat.engine import Sampling
+from kvcache.chat.record import RecordError
+from ui import settings_link, share
+from ui.state import Session, Settings
+
+WORDS = "The keeper counts the ships that pass before dawn. "
+
+
+@pytest.fixture(autouse=True)
+def only_tiny(monkeypatch):
+    """The one model that is here is the tiny one."""
+    monkeypatch.setattr(models, "load", lambda model_id="tiny-llama", **_: tiny())
+    monkeypatch.setattr(models, "is_here", lambda model_id: model_id == "tiny-llama")
+
+
+def talked(cache="sink", **parameters):
+    talk = Conversation(tiny(), cache, parameters, None, Sampling(max_new_tokens=6))
+    for _ in talk.send(WORDS):
+        pass
+    return talk
+
+
+def url(raw):
+    return f"data:application/octet-stream;base64,{base64.b64encode(raw).decode()}"
+
+
+@pytest.mark.parametrize("cache, parameters", [("sink", {"window_length": 64, "num_sink_tokens": 4}), ("quantized", {"nbits": 2, "residual_length": 16}), ("dynamic", {}),
+                                               ("encoder_decoder", {"self_cache": "sink", "window_length": 64})])
+def test_a_link_says_what_was_set_and_is_read_back(cache, parameters):
+    text = settings_link.query(Settings("tiny-llama", cache, parameters))
+    assert "num_sink_tokens" not in text  # the default
+    settings, refused = settings_link.read(dict(part.split("=") for part in text.split("&")), "other")
+    assert (settings.model, settings.cache, refused) == ("tiny-llama", cache, [])
+    assert settings.parameters == {name: value for name, value in parameters.items() if name != "num_sink_tokens"}
+
+
+@pytest.mark.parametrize("given, words", [({"model": "evil/huge"}, "evil/huge, which is not on this computer"), ({"cache": "nonsense"}, "no cache|the cache 'nonsense'"),
+                                          ({"cache": "sink", "window_length": "many"}, "window_length must be"), ({"cache": "quantized", "nbits": "5"}, "nbits must be one of")])
+def test_what_a_link_may_not_ask_for_is_a_sentence_and_nothing_is_downloaded(given, words):
+    settings, refused = settings_link.read(given, "tiny-llama")
+    assert settings.model == "tiny-llama" and len(refused) == 1 and any(word in refused[0] for word in words.split("|"))
+
+
+def test_nothing_is_here_that_would_have_to_be_downloaded(monkeypatch):
+    monkeypatch.undo()
+    assert models.is_here(models.DEFAULT) and not models.is_here("somebody/some-model") and not models.is_here("..") and not models.is_here("/etc")
+
+
+def test_python_of_a_set_up_answers_the_chats_first_message():
+    session, wanted = Session("a"), Settings("tiny-llama", "sink", {"window_length": 64}, "", {"max_new_tokens": 6})
+    assert share.FIRST_MESSAGE in share.python_of(None, wanted)
+    session.conversation = talked()
+    assert WORDS in share.python_of(session, wanted)
+    with pytest.raises(ValueError, match="window_length must be"):
+        share.python_of(session, replace(wanted, parameters={"window_length": 1}))
+
+
+@pytest.mark.parametrize("with_cache", [False, True])
+def test_a_chat_goes_out_and_comes_in_and_the_next_reply_says_what_was_reused(with_cache):
+    talk = talked(window_length=64)
+    file = share.with_cache(talk) if with_cache else url(record.to_json(talk).encode())
+    other, words = share.read_file(file)
+    session = Session("a")
+    session.adopt(other, share.settings_of(other))
+    assert session.prepare(Settings("tiny-llama", "sink", {"window_length": 64, "num_sink_tokens": 4}, "", {"max_new_tokens": 6})) == ""  # the form's settings are the file's
+    *_, done = session.conversation.send("and then")
+    assert done.stats.reused == (len(talk.cached_ids) if with_cache else 0)
+    assert ("holds" in words) is with_cache and session.conversation.messages[:2] == talk.messages
+
+
+@pytest.mark.parametrize("raw, words", [("too large", "larger than 300 MB"), ("data:;base64,!!", "could not be read"), (url(b""), "no whole JSON"), (url(b"{"), "no whole JSON"),
+                                        (url(b"\x00\x01rubbish"), "not a whole safetensors file")])
+def test_a_file_that_is_none_is_a_sentence(raw, words):
+    with pytest.raises(ValueError, match=words):
+        share.read_file(raw)
+
+
+def test_a_file_of_a_model_that_is_not_here_downloads_nothing(monkeypatch):
+    text = record.to_json(talked())
+    monkeypatch.setattr(models, "is_here", lambda model_id: False)
+    monkeypatch.setattr(models, "load", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(models.ModelError, match="tiny-llama, which is not on this computer"):
+        share.read_file(url(text.encode()))
+
+
+def test_nothing_is_kept_of_an_empty_chat_or_while_a_reply_is_written():
+    session = Session("a")
+    with pytest.raises(ValueError, match="nothing to keep"):
+        share.ready(session)
+    session.conversation = talked()
+    session.chat_box.take("and then")
+    with pytest.raises(ValueError, match="is being written"):
+        share.ready(session)
+
+
+def test_a_cache_larger_than_the_page_keeps_is_refused():
+    talk = talked()
+    with pytest.raises(ValueError, match="are kept for all caches"):
+        Session("a", budget=100).adopt(talk, share.settings_of(talk))
+
+
+def test_a_cache_out_of_the_menu_is_refused():
+    talk = talked()
+    talk.cache_name = "hqq"
+    with pytest.raises(RecordError, match="no cache 'hqq'"):
+        share.settings_of(talk)
