@@ -8,7 +8,7 @@ from transformers.integrations.sdpa_attention import repeat_kv
 import kvcache
 from kvcache.attention import CachedStates
 from kvcache.caches.quantized import QuantizedLayer
-from kvcache.kernels import cpu, threads
+from kvcache.kernels import cpu, threads, weights
 from kvcache.kernels import packed as pieces
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
@@ -197,6 +197,15 @@ def test_anything_but_attention_decodes_first():
     many = queries(2, 6, 64, tokens=4)
     torch.testing.assert_close(SDPA(many, keys, values, enable_gqa=True), SDPA(many, k, v, enable_gqa=True))
     assert torch.equal(layer.keys, k)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_how_much_each_token_got_is_that_of_decoding_first(tokens):
+    """Codes are of rotated states, and queries as the model makes them."""
+    _, states = filled(tokens=150)
+    held, plain, query = [each.held for each in states], dense(states), queries(2, 6, 64, tokens)
+    for found, expected in zip(weights.attention_and_most(query, *held, None, 0.2, False), weights.attention_and_most(query, *plain, None, 0.2, False)):
+        torch.testing.assert_close(found, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 70])

@@ -44,9 +44,10 @@ class Packed(NamedTuple):
     def requires_grad(self) -> bool:
         return self.residual.requires_grad or self.encoded.scales.requires_grad
 
-    def dense(self) -> torch.Tensor:
-        """All tokens [B, H, T, D], decoded."""
-        return self.behind_first([self.scheme.decode(self.part(0, self.packed), self.block, self.residual.dtype), self.recent()])
+    def dense(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """All tokens [B, H, T, D], decoded; in the residual's dtype, or another."""
+        dtype = dtype or self.residual.dtype
+        return self.behind_first([self.scheme.decode(self.part(0, self.packed), self.block, dtype), self.recent().to(dtype)])
 
     def behind_first(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """Parts [B, H, some, D] in one, the first tokens before them."""

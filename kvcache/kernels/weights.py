@@ -86,7 +86,7 @@ def _weights(queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor | 
 
 
 def _plain(states: Packed | torch.Tensor) -> torch.Tensor:
-    return torch.cat(list(states.pieces()), dim=2) if isinstance(states, Packed) else states.float()
+    return states.dense(torch.float32) if isinstance(states, Packed) else states.float()
 
 
 def _grouped(queries: torch.Tensor, heads: int) -> torch.Tensor:
