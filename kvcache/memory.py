@@ -1,6 +1,6 @@
 """What a cache really costs: bytes counted from the storage its tensors live on, by layer, by kind and by device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -89,6 +89,15 @@ def storages_of(cache: transformers.Cache) -> dict[int, int]:
     """address -> bytes of every storage that a cache keeps tokens in: forks that share one have its address in common."""
     storages = (tensor.untyped_storage() for layer in layers_of(cache) for _, tensor in _tensors_of(layer))
     return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
+
+
+def measure_added(cache: transformers.Cache, others: Iterable[transformers.Cache]) -> int:
+    """Bytes of a cache on storage that none of `others` lives on: what a fork costs beside what it shares with them."""
+    counted: set[int] = set()
+    for other in others:
+        for layer in layers_of(other):
+            _measure_layer(layer, counted, {})
+    return sum(_measure_layer(layer, counted, {}).total for layer in layers_of(cache))
 
 
 def take_snapshot(cache: transformers.Cache) -> Snapshot:

@@ -59,7 +59,7 @@ def test_a_reply_streams_and_its_last_frame_is_the_whole_answer(client):
 
 
 def test_every_sampling_setting_is_taken(client):
-    say = lambda **sampling: client.predict(WORDS, max_new_tokens=8, reset=True, api_name="/chat", **sampling)["reply"]  # noqa: E731
+    say = lambda **sampling: client.predict(WORDS, max_new_tokens=60, reset=True, api_name="/chat", **sampling)["reply"]  # noqa: E731
     greedy = say()
     assert say(repetition_penalty=50) != greedy == say(temperature=1.5, top_k=1) == say(temperature=1.5, top_p=0.001) == say(temperature=1.5, min_p=1.0)
     assert say(temperature=1.5, seed=1) == say(temperature=1.5, seed=1) != greedy

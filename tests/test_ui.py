@@ -708,7 +708,7 @@ def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_
         raise RuntimeError("out of memory")
         yield
 
-    monkeypatch.setattr("kvcache.chat.conversation.generate_tokens", broken)
+    monkeypatch.setattr(session.conversation, "generate", broken)
     last = turn(tab, session, "and then")[-1]
     assert "out of memory" in last[tab.notice] and session.chat_box.returned == "and then"
     assert len(session.conversation.messages) == 2 and not session.busy

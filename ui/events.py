@@ -1,7 +1,6 @@
 """The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +13,15 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import html_parts, layout, view
+from . import branches, html_parts, layout, settings, view
 from .forms import CacheForm
+from .health import log_turn
 from .layout import ChatTab
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 from .stream import batches
 
-PEOPLE = int(os.environ.get("KVCACHE_PEOPLE_AT_ONCE") or 64)  # whose replies are written at once; more stand in a queue
+PEOPLE = settings.whole("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are written at once; more stand in a queue
 CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
 COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
@@ -73,6 +73,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         work.__exit__(None, None, None)
         registry.make_room(keep=session)
+    log_turn(session, written.reason)
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)
@@ -138,7 +139,7 @@ def _charts_at_rest(tab: ChatTab, session: Session) -> dict:
 
 def _at_rest(tab: ChatTab, session: Session) -> dict:
     """The messages there are, and a box that takes another. What was typed into it meanwhile stays."""
-    return {tab.chatbot: view.chat_messages(session), tab.message: layout.SEND_BUTTON}
+    return {tab.chatbot: view.chat_messages(session), tab.message: layout.SEND_BUTTON, **branches.shown(tab.branches, session)}
 
 
 def refused(tab: ChatTab, sentence: str) -> dict:
@@ -209,7 +210,7 @@ def again(conversation, stop) -> tuple[str, Iterator]:
 
 def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks, forms: Sequence[CacheForm], opened=None) -> None:
     """Connect the widgets of the Chat tab to one session per browser tab. `forms`: others that follow the model chosen here; `opened`: the event that comes first."""
-    painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates]
+    painted = [tab.chatbot, tab.notice, tab.message, tab.memory, tab.history, tab.fates, tab.branches.list]
     compute = {**CHAT_QUEUE, "show_progress": "minimal",
                "show_progress_on": [tab.chatbot], "api_visibility": "private", "trigger_mode": "multiple"}  # a cleared one may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -267,7 +268,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         else:
             session.conversation = None
         session.history = type(session.history)()
-        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **_charts_at_rest(tab, session)}
+        session.branches.forget()
+        return {tab.chatbot: [], tab.notice: "", tab.message: layout.SEND_BUTTON, **branches.shown(tab.branches, session), **_charts_at_rest(tab, session)}
 
     def gone(request: gr.Request):
         registry.leave(key_of(request))

@@ -13,6 +13,7 @@ from kvcache import bundled
 from kvcache.chat.models import for_strangers
 
 from . import token_ribbon
+from .branches import BranchForm, branch_form
 from .forms import CacheForm, cache_form
 from .share_form import ShareForm, share_form
 from .theme import PLOTLY_JS
@@ -68,6 +69,7 @@ class ChatTab:
     regenerate: gr.Button
     undo: gr.Button
     clear: gr.Button
+    branches: BranchForm
     fates: gr.HTML
     memory: gr.HTML
     history: gr.HTML
@@ -175,8 +177,9 @@ def _talk(default_model: str) -> dict[str, Any]:
         regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
+    branches = branch_form()
     return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
-            "clear": clear, "fates": ribbon}
+            "clear": clear, "branches": branches, "fates": ribbon}
 
 
 def _ticket() -> gr.Number:

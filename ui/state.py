@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 import threading
 import time
@@ -16,18 +15,20 @@ from typing import Any
 import psutil
 
 from kvcache import catalog
-from kvcache.chat import models, scheduler
+from kvcache.chat import models, prefixes, scheduler
 from kvcache.chat.conversation import Conversation, ConversationError, chats
 from kvcache.chat.engine import Sampling
-from kvcache.memory import Memory, take_snapshot
+from kvcache.memory import Memory, measure_added, take_snapshot
 
+from . import settings
+from .branches import Branches
 from .charts import History, human_bytes
 from .pending import Outbox
 
-MEMORY_BUDGET = max(2_000_000_000, psutil.virtual_memory().total // 4)  # bytes of cache kept for all sessions together
+MEMORY_BUDGET = settings.whole("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.virtual_memory().total // 4))  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
-API_SECONDS = float(os.environ.get("KVCACHE_API_SECONDS") or 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
-KEPT_SECONDS = 3600  # that the messages of a tab stay after it went: it may only have lost its connection
+API_SECONDS = settings.whole("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
+KEPT_SECONDS = settings.whole("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Session:
     compare_box: Outbox = field(default_factory=Outbox)
     measure_box: Outbox = field(default_factory=Outbox)
     quality_box: Outbox = field(default_factory=Outbox)
+    branches: Branches = field(default_factory=Branches)
     gone: bool = False
 
     @property
@@ -140,7 +142,7 @@ class Session:
             conversation = self.conversation.with_cache(wanted.cache, wanted.parameters)
             conversation.sampling = sampling_of(wanted)
             return conversation
-        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate)
+        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate, prefixes=prefixes.store_of)
 
     def _what_changed(self, wanted: Settings, loaded) -> str:
         system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
@@ -156,6 +158,8 @@ class Session:
         nbytes = take_snapshot(talk.cache).total
         if nbytes > self.budget:
             raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
+        talk.generate = self.generate  # beside everybody else's
+        self.branches.forget()
         self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
 
     def undo(self) -> str:
@@ -190,12 +194,14 @@ class Session:
         """Bytes of every cache this session holds."""
         caches = [self.conversation.cache] if self.conversation and self.conversation.loaded else []
         caches += self.comparison.caches if self.comparison else []
-        return sum(take_snapshot(cache).total for cache in caches)
+        aside = [branch.conversation.cache for branch in self.branches.others if branch.conversation.cache is not None]
+        return sum(take_snapshot(cache).total for cache in caches) + sum(measure_added(cache, caches + aside[:number]) for number, cache in enumerate(aside))
 
     def release(self) -> None:
         """Free the caches, and let go of the model where the tab has gone; messages stay, and the next reply computes their tokens again and says so."""
         if self.conversation and self.conversation.loaded:
             self.conversation.detach() if self.gone else self.conversation.release()
+        self.branches.release(self.gone)
         self.lost_comparison = self.lost_comparison or self.comparison is not None
         self.comparison = None
 
@@ -295,7 +301,7 @@ class Registry:
                 left = True
         if left:
             give_back_memory()
-        total = sum(session.claims or _held(session) for session in oldest_first)
+        total = prefixes.nbytes() + sum(session.claims or _held(session) for session in oldest_first)
         freed = []
         for session in oldest_first:
             if total <= self.budget:
@@ -305,6 +311,20 @@ class Registry:
                 _release(session)
                 freed.append(session.key)
         return freed
+
+    def counts(self) -> dict[str, int]:
+        """People here now, those of them for whom something is computed, and the bytes of everybody's caches."""
+        with self._guard:
+            sessions = list(self._sessions.values())
+        here = [session for session in sessions if not session.gone]
+        return {"people": len(here), "busy": sum(session.busy for session in here), "cache_nbytes": sum(map(_held, sessions))}
+
+    def stop(self) -> None:
+        """Stop everything that runs or waits, for the end of the program."""
+        with self._guard:
+            boxes = [box for session in self._sessions.values() for box in session.boxes]
+        for box in boxes:
+            box.stop.set()
 
     def _forget_oldest(self) -> None:
         idle = sorted((s for s in self._sessions.values() if not s.busy), key=lambda session: session.last_used)

@@ -194,6 +194,8 @@ def history_chart(session: Session, snapshot: Snapshot) -> str:
     marks = limits(talk.cache)
     figure = charts.history_figure(session.history, dynamic, **marks)
     facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
+    if talk.loaded.context_length:
+        facts = [*facts, ("context used", f"{snapshot.seen:,} of {talk.loaded.context_length:,}")]
     sentence = f"Over {session.history.processed:,} tokens processed the cache grew to {human_bytes(snapshot.total)}."
     return html_parts.chart_value(figure, sentence, facts)
 
