@@ -35,6 +35,7 @@ CACHES: tuple[tuple[str, dict[str, Any]], ...] = (
 BETWEEN = ("Hello, how are you?", "Tell me a story about a fox.", "What can you do?", "Tell me a story about a robot.")
 SILENT_SECONDS = 15  # until a server of this measurement takes a client for gone
 PREFIX_BYTES = 16_000_000  # that a server keeps of what it has read, though all have left: not to be taken for a leak
+STARTING_SECONDS = 5  # from the first answer until a server is taken for started
 PATIENCE = 120  # seconds for one answer
 
 
@@ -180,9 +181,8 @@ def check(figures: Figures, reply: str, code: str | None, others: set[str]) -> N
 
 def run(people: int, at_once: int, seconds: float, warm: float, tokens: int, model: str | None) -> Figures:
     """Start a server that writes so many replies at once, have people chat on it, and wait until all have left."""
-    server, figures = Server(at_once, model), Figures()
+    server, figures = started(at_once, model), Figures()
     try:
-        server.wait()
         crowd(server, Figures(), min(people, len(CACHES)), warm, tokens)
         time.sleep(1.5 * SILENT_SECONDS)
         figures.rss = {"before": server.rss(), "peak": server.rss()}
@@ -192,6 +192,17 @@ def run(people: int, at_once: int, seconds: float, warm: float, tokens: int, mod
     finally:
         server.close()
     return figures
+
+
+def started(at_once: int, model: str | None, tries: int = 3) -> Server:
+    """A server that answers, and goes on doing so: on a machine with much other work Gradio may give up as it starts."""
+    for _ in range(tries):
+        server = Server(at_once, model)
+        server.wait()
+        time.sleep(STARTING_SECONDS)
+        if server.process.poll() is None:
+            return server
+    raise RuntimeError(f"the playground ended as it started: {server.last_words()}")
 
 
 def crowd(server: Server, figures: Figures, people: int, seconds: float, tokens: int) -> float:
