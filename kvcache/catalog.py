@@ -23,7 +23,7 @@ from .mrope import Shift
 from .predict import predict_layer, shapes_of
 from .saving import CacheFileError, fingerprint, read
 from .validation import whole_number
-from .weights import device_of
+from .weights import device_of, layer_devices
 
 ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "evicting", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
@@ -74,7 +74,8 @@ def predict_memory(
 ) -> Memory:
     """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
 
-    Token by token the used bytes are the same and the reserved ones may differ by a growth step. `source_tokens`, the
+    Token by token the used bytes are the same and the reserved ones may differ by a growth step. `devices` are told of a
+    model whose layers accelerate has spread; what an offloading cache moves is counted there, too. `source_tokens`, the
     length of the encoder's output, is asked for with "encoder_decoder" alone. Raises ValueError as `create` does, on
     tokens beyond a capacity, and for layers with no closed form.
     """
@@ -95,11 +96,19 @@ def predict_memory(
         raise ValueError(f"how long the keys in layers {list(pictures)} of {config.model_type} are depends on its pictures: not predicted, only measured")
     shapes = shapes_of(config, batch_size, dtype.itemsize)
     layers = tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes))
-    return Memory(layers, {})
+    return Memory(layers, _by_device(layers, model_or_config))
+
+
+def _by_device(layers: tuple[LayerMemory, ...], model: torch.nn.Module | PreTrainedConfig) -> dict[str, int]:
+    """Bytes on each device of a model whose layers accelerate has spread; of any other nothing is said."""
+    devices, found = layer_devices(model) if isinstance(model, torch.nn.Module) else [], {}
+    for device, layer in zip(devices if len(devices) == len(layers) else [], layers):
+        found[str(device)] = found.get(str(device), 0) + layer.total
+    return found
 
 
 def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
-    """The cache in a file, on the model's device, ready to go on; `cache.token_ids` are the ids saved with it, `cache.source_ids` those that an encoder read.
+    """The cache in a file, every layer on the device of the model's, ready to go on; `cache.token_ids` are the ids saved with it, `cache.source_ids` those that an encoder read.
 
     Raises CacheFileError on a damaged file and on one that another model has filled, TypeError without a model.
     """
@@ -113,9 +122,10 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     types = [type(layer).__name__ for layer in cache.layers]
     if types != [saved["type"] for saved in header["layers"]]:
         raise CacheFileError(f"the file's layers {[saved['type'] for saved in header['layers']]} are not this cache's {types}")
-    device = device_of(model)
+    device, devices = device_of(model), layer_devices(model)
     for index, (layer, saved) in enumerate(zip(cache.layers, header["layers"])):
-        rows = {name: file.tensors[f"{index}.{name}"].to(device) for name in layer.stores if f"{index}.{name}" in file.tensors}
+        where = devices[index] if len(devices) == len(cache.layers) else device
+        rows = {name: file.tensors[f"{index}.{name}"].to(where) for name in layer.stores if f"{index}.{name}" in file.tensors}
         layer.restore(rows, saved)
     if "shift" in header:
         end, by = header["shift"]

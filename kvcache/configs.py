@@ -21,7 +21,7 @@ AXES = {
 }
 AXIS_WORDS = ("auto", "channel", "token")
 FIRST_TOKENS = 4  # kept in full precision: as many as attention leans on, whatever they say
-ADDED = {"key_bits": "auto", "value_bits": "auto", "first_tokens": FIRST_TOKENS}  # that 4.48 did not have, and their defaults
+ADDED = {"key_bits": "auto", "value_bits": "auto", "first_tokens": FIRST_TOKENS, "rotate": "auto"}  # that 4.48 did not have, and their defaults
 OURS_ALONE = ("cache_implementation", "compute_dtype", "device", *ADDED)  # transformers 5 takes the dtype and the device of the keys
 GROUP = 64  # elements that share a scale where "auto" is asked for
 
@@ -67,6 +67,18 @@ def why_not_nbits(backend: str, nbits: int, name: str = "nbits") -> str | None:
         return None
     others = "; ".join(f"{other} takes {listed(bits)}" for other, bits in NBITS.items() if other != backend)
     return f"{name} must be {listed(NBITS[backend])} for {backend}, got {nbits!r}; {others}"
+
+
+def rotates(backend: str, rotate: bool | str) -> bool:
+    """Are states rotated before they are rounded? "auto": by our own levels, with which it was measured."""
+    return backend == "native" if rotate == "auto" else bool(rotate)
+
+
+def why_not_rotated(backend: str, rotate: bool | str) -> str | None:
+    """Why states cannot be rotated before this backend rounds them; None when they can, or need not be."""
+    if rotate not in ("auto", True, False):
+        return f"rotate must be auto, True or False, got {rotate!r}"
+    return f"rotate=True is for the native backend, and {backend} rounds what it is given" if rotate is True and backend != "native" else None
 
 
 def why_not_axis(backend: str, name: str, axis: int | str) -> str | None:
@@ -160,7 +172,7 @@ class QuantizedCacheConfig(CacheConfig):
     `backend`: in any case; by default quanto, or hqq where bits or axes are asked for that only hqq has. `axis_key`,
     `axis_value`: a number of AXES, or "channel", "token", "auto" (keys per channel, values per token). `q_group_size`: elements that share a
     scale, and tokens to a block. `residual_length`: latest tokens in full precision, at least. `compute_dtype`: what
-    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`. `first_tokens`: kept in full precision too.
+    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`. `first_tokens`: kept in full precision too. `rotate`: by Hadamard before rounding, "auto": for native.
     """
 
     backend: str | None = None
@@ -174,6 +186,7 @@ class QuantizedCacheConfig(CacheConfig):
     key_bits: int | str = field(default="auto", kw_only=True)
     value_bits: int | str = field(default="auto", kw_only=True)
     first_tokens: int = field(default=FIRST_TOKENS, kw_only=True)
+    rotate: bool | str = field(default="auto", kw_only=True)
     cache_implementation: str | None = field(default="quantized", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -222,7 +235,7 @@ class StaticCacheConfig(CacheConfig):
 def why_not(backend: str, config: QuantizedCacheConfig) -> str | None:
     """Why this backend cannot do the bits and axes of a config, and what it can; None when it can."""
     reasons = (why_not_axis(backend, name, getattr(config, name)) for name in ("axis_key", "axis_value"))
-    return why_not_bits(backend, config.nbits, config.key_bits, config.value_bits) or next(filter(None, reasons), None)
+    return why_not_bits(backend, config.nbits, config.key_bits, config.value_bits) or next(filter(None, reasons), None) or why_not_rotated(backend, config.rotate)
 
 
 def settings_of(config: "CacheConfig | Mapping[str, Any] | None") -> dict[str, Any]:

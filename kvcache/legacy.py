@@ -8,7 +8,7 @@ import transformers
 from torch.utils._pytree import tree_map
 from transformers.cache_utils import CacheLayerMixin
 
-from .configs import GROUP, QuantizedCacheConfig, bits_of, bits_word
+from .configs import GROUP, QuantizedCacheConfig, bits_of, bits_word, rotates
 from .layer import Layer
 
 
@@ -66,6 +66,7 @@ class QuantizedNames:
     bits = property(lambda self: bits_word(self.key_bits, self.value_bits))
     residual_length = property(lambda self: self.cache_config.residual_length)
     first_tokens = property(lambda self: self.cache_config.first_tokens)
+    rotate = property(lambda self: rotates(self.cache_config.backend, self.cache_config.rotate))
     q_group_size = property(lambda self: GROUP if self.cache_config.q_group_size == "auto" else self.cache_config.q_group_size)
     axis_key = property(lambda self: self.cache_config.axis_key)
     axis_value = property(lambda self: self.cache_config.axis_value)

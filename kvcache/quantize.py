@@ -4,7 +4,8 @@ A group shares one scale and one minimum. Along the "channel" axis a group is on
 which suits keys, whose outliers sit in few channels; along the "token" axis it is neighbouring channels of one token,
 which suits values. Source: KIVI, Liu et al. 2024, arXiv 2402.02750. Every block is normalised by its largest
 magnitude per head first, so that neither tiny nor huge data is lost in float16 scales, and no group spans two heads
-or two batch rows, so that no row depends on another.
+or two batch rows, so that no row depends on another. Before all that a head may be rotated (`hadamard`), keys as they
+are cached, behind their RoPE: what is loud in few channels is spread over all. Source: QuaRot, Ashkboos et al. 2024, arXiv 2404.00456.
 
 This is the torch of it, on any device; compiled loops (`kernels/cpu_encode.py`) give the same codes to the bit.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from . import half_quadratic
+from .hadamard import block_of, rotate, rotate_by_matmul
 
 # (grouped values in [-1, 1] [B, H, blocks, ..., group], nbits) -> codes uint8 [..., group], scale and minimum [..., 1]
 Quantizer = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -23,12 +25,21 @@ Quantizer = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor, torc
 
 @dataclass(frozen=True)
 class Scheme:
-    """How one of keys or values is quantised: `axis` "channel" or "token", `group` elements to a scale."""
+    """How one of keys or values is quantised: `axis` "channel" or "token", `group` elements to a scale; `rotated`: by Hadamard first."""
 
     nbits: int
     axis: str
     group: int
     quantizer: Quantizer
+    rotated: bool = False
+
+    def turn(self, dim: int) -> int:
+        """Channels of a head of `dim` that are rotated together; 1 where none are."""
+        return block_of(dim) if self.rotated else 1
+
+    def turned(self, states: torch.Tensor) -> torch.Tensor:
+        """States [..., D], float32, rotated as those that are stored, or back."""
+        return rotate_by_matmul(states) if self.rotated else states.float()
 
     def encode(self, states: torch.Tensor, block: int | None = None) -> "Encoded":
         """Quantise states [B, H, T, D] in blocks of `block` tokens, by default all in one.
@@ -43,7 +54,7 @@ class Scheme:
     def _encode_blocks(self, states: torch.Tensor, block: int) -> "Encoded":
         """[B, H, T, D] as T / block blocks."""
         b, h, t, d = states.shape
-        work = states.float().unflatten(2, (-1, block))  # [B, H, blocks, block, D]
+        work = (rotate(states) if self.rotated else states.float()).unflatten(2, (-1, block))  # [B, H, blocks, block, D]
         gains = work.abs().amax(dim=(3, 4), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         codes, scale, minimum = self.quantizer(self._grouped(work / gains), self.nbits)
         shape = (b, h, -1, d) if self.axis == "channel" else (b, h, t, -1)
@@ -53,6 +64,11 @@ class Scheme:
 
     def decode(self, encoded: "Encoded", block: int, dtype: torch.dtype) -> torch.Tensor:
         """[B, H, T, D] from packed blocks of `block` tokens each."""
+        states = self.turned(self.levels(encoded, block))
+        return states.to(dtype) if dtype != torch.float16 else states.clamp(-LARGEST16, LARGEST16).half()  # a level may lie a rounding beyond
+
+    def levels(self, encoded: "Encoded", block: int) -> torch.Tensor:
+        """As `decode`, rotated where the codes are: float32 [B, H, T, D]."""
         codes = unpack(encoded.codes, self.nbits)
         b, h, t, d = codes.shape
         blocks = t // block
@@ -64,8 +80,7 @@ class Scheme:
             codes = codes.view(b, h, blocks, block, d // self.group, self.group)
             shape, gains = (b, h, blocks, block, d // self.group, 1), gains.unsqueeze(-1)
         scales, minima = (x.float().view(shape) * gains for x in (encoded.scales, encoded.minima))
-        states = torch.addcmul(minima, codes.float(), scales).view(b, h, t, d)
-        return states.to(dtype) if dtype != torch.float16 else states.clamp_(-LARGEST16, LARGEST16).half()  # a level may lie a rounding beyond
+        return torch.addcmul(minima, codes.float(), scales).view(b, h, t, d)
 
     def _grouped(self, blocks: torch.Tensor) -> torch.Tensor:
         """[B, H, blocks, T, D] -> [B, H, blocks, T / group, D, group] or [B, H, blocks, T, D / group, group], the order in which scales are stored; nothing is copied."""

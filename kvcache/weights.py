@@ -34,6 +34,23 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return torch.device(_offloading(model, name)[0].execution_device) if parameter.is_meta else parameter.device
 
 
+def layer_devices(model: torch.nn.Module) -> list[torch.device]:
+    """Where each layer of a decoder computes, and so where its keys and values come to be: one for all but where accelerate has spread the layers.
+
+    Empty where the layers are not told apart; they are where the model is, then (`device_of`).
+    """
+    layers = getattr(model.get_decoder() if hasattr(model, "get_decoder") else model, "layers", None)
+    return [_execution_device(layer) for layer in layers] if isinstance(layers, torch.nn.ModuleList) and getattr(model, "hf_device_map", None) else []
+
+
+def _execution_device(layer: torch.nn.Module) -> torch.device:
+    """The device that a hook brings a layer's inputs and weights to, on the layer or within it; without any, that of its weights."""
+    hooks = (getattr(module, "_hf_hook", None) for module in layer.modules())
+    devices = (getattr(each, "execution_device", None) for hook in hooks for each in getattr(hook, "hooks", (hook,)))
+    found = next((device for device in devices if device is not None), None)
+    return next(layer.parameters()).device if found is None else torch.device(found)
+
+
 def is_offloaded(model: torch.nn.Module) -> bool:
     """Are there weights that are brought in for each forward?"""
     return any(parameter.is_meta for parameter in model.parameters())

@@ -16,7 +16,7 @@ from gradio_client.exceptions import AppError
 from started import started_page
 
 import app
-from kvcache.chat import models
+from kvcache.chat import models, scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = "The keeper counts the ships and remembers the code. "
@@ -195,3 +195,14 @@ def test_without_a_model_the_calls_are_answered_by_the_pages_own():
         assert client.predict(api_name="/catalog")["default_model"] == own
         client.predict(WORDS, max_new_tokens=2, api_name="/chat")
         assert registry.find(client.session_hash).settings.model == own
+
+
+def test_replies_of_two_clients_are_written_at_once(server):
+    """Both are in the midst of theirs together, and each is what it is alone."""
+    alone = Client(server[0], verbose=False).predict(WORDS, max_new_tokens=150, api_name="/chat")["reply"]
+    jobs = [Client(server[0], verbose=False).submit(WORDS, max_new_tokens=150, api_name="/chat") for _ in range(2)]
+    together = 0
+    while not all(job.done() for job in jobs):
+        together = max([together, *(len(each.writing) for each in list(scheduler._made))])
+        time.sleep(0.001)
+    assert together == 2 and [job.result()["reply"] for job in jobs] == [alone] * 2

@@ -229,7 +229,7 @@ def test_a_batch_attends_by_the_loops_where_rows_are_plain_and_one_by_one_where_
     model, taken = model_of("llama"), []
     apart = kernels.attention_apart
     monkeypatch.setattr(kernels, "attention_apart", lambda query, *rest: taken.append(query.shape[0]) or apart(query, *rest))
-    rows = [("dynamic", 12), ("quantized", 70), ("sink", 40), ("static", 30)]
+    rows = [("dynamic", 12), ("quantized", 150), ("sink", 40), ("static", 30)]
     batch = kvcache.Batch([filled(model, name, tokens, **KINDS[name]) for name, tokens in rows])
     for found, (name, tokens), token in zip(kvcache.decode(model, batch, [3, 4, 5, 6]), rows, (3, 4, 5, 6)):
         assert_close(found, alone(model, filled(model, name, tokens, **KINDS[name]), token))

@@ -35,8 +35,9 @@ def layers(draw):
     block, dtype = draw(st.sampled_from([16, 32, 64])), draw(TYPES)
     bits = dict(key_bits=draw(st.sampled_from(cuda.NBITS)), value_bits=draw(st.sampled_from(cuda.NBITS)))
     axes = dict(axis_key="token") if draw(st.integers(0, 7)) == 0 else dict(axis_value="channel") if draw(st.integers(0, 7)) == 0 else {}
-    tokens, residual = draw(st.integers(block, 4 * block)), draw(st.integers(0, 40))
-    _, states = filled(4, dim, batch, heads, tokens + residual, block, residual, "decode", value_dim=value_dim, **bits, **axes)
+    tokens, residual, first = draw(st.integers(block, 4 * block)), draw(st.integers(0, 40)), draw(st.sampled_from([0, 4]))
+    settings = dict(first_tokens=first, rotate=draw(st.booleans()))
+    _, states = filled(4, dim, batch, heads, first + tokens + residual, value_dim, block=block, residual=residual, attention="decode", **bits, **axes, **settings)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 9)))
     keys, values = (dropped(each.held, draw(st.booleans()), dtype) for each in states)
     query = torch.randn(batch, heads * many, count, dim, generator=generator)
@@ -45,7 +46,7 @@ def layers(draw):
 
 def dropped(states, behind, dtype):
     """The residual in a model's dtype; `behind`: in storage whose first rows were dropped and whose last ones are reserved."""
-    rows = states.recent().to(dtype)
+    rows, states = states.recent().to(dtype), states._replace(first=None if states.first is None else states.first.to(dtype))
     if behind:
         storage = torch.full((*rows.shape[:2], rows.shape[2] + 11, rows.shape[3]), torch.nan, dtype=dtype)
         storage[:, :, 4 : 4 + rows.shape[2]] = rows
@@ -54,7 +55,7 @@ def dropped(states, behind, dtype):
 
 
 def moved(states):
-    return states._replace(encoded=type(states.encoded)(*(part.to(DEVICE) for part in states.encoded)), residual=states.residual.to(DEVICE))
+    return states._replace(encoded=type(states.encoded)(*(part.to(DEVICE) for part in states.encoded)), residual=states.residual.to(DEVICE), first=None if states.first is None else states.first.to(DEVICE))
 
 
 @st.composite
@@ -147,7 +148,7 @@ def blocks(draw):
     """A scheme of ours, and states that may be huge, tiny, all alike, or lie between others."""
     block, dim, nbits, dtype = draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 64, 80, 96, 128])), draw(st.sampled_from(cuda.NBITS)), draw(TYPES)
     side, axis = draw(st.sampled_from([("key", "channel"), ("value", "token"), ("key", "token"), ("value", "channel")]))
-    scheme = scheme_of("native", nbits, side, axis, block, draw(st.sampled_from([block, 64])), dim)
+    scheme = scheme_of("native", nbits, side, axis, block, draw(st.sampled_from([block, 64])), dim, draw(st.booleans()))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     states = torch.randn(draw(st.integers(1, 2)), block * draw(st.integers(1, 2)), draw(st.integers(1, 2)), dim, generator=generator).transpose(1, 2)
     states[..., 3] *= draw(st.sampled_from([1, 0, 100, 1e-6]))

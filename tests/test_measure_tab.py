@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -43,7 +44,9 @@ def test_a_run_paints_the_bar_then_table_charts_and_file(tab):
     assert last[tab.table].count('<th scope="row">') == 6 and last[tab.progress] == "" and not last[tab.stop]["visible"]
     assert [trace["name"] for trace in json.loads(last[tab.time])["figure"]["data"]] == ["upstream Dynamic", "Dynamic", "Native 4-bit, decoded"]
     assert json.loads(last[tab.size])["figure"]["data"][0]["x"] == [64, 96]
-    found = Report.from_json(base64.b64decode(last[tab.downloads].split("base64,")[1].split('"')[0]).decode())
+    table, found = (base64.b64decode(link.split('"')[0]).decode() for link in last[tab.downloads].split("base64,")[1:])
+    found = Report.from_json(found)
+    assert len(table.splitlines()) == 7 and table.startswith("level,context")
     assert len(found.rows) == 6 and found.machine["cores"]
 
 
@@ -88,6 +91,22 @@ def test_the_tab_offers_both_rigs_and_every_contender_that_can_be_had(tab):
     assert {"dynamic", "native-4", "window", "upstream-hqq-4"} <= names and not {REFERENCE, "static"} & names
     plan = read_plan(tab, asked(tab, level="tiny", contexts=(1024,)))
     assert plan.levels[0].name == "tiny" and plan.levels[0].contenders == ("dynamic",) and not plan.patient
+
+
+def test_no_verdict_on_noise_nor_on_what_is_not_finished():
+    rows = [a_row(), replace(a_row("native-4", 0.008), step=Times(0.008, 0.006, 0.011, 3)), a_row("native-2", 0.002)]
+    table = measure_view.table_html(Report(rows=rows))
+    assert table.count("within the noise") == 1 and "5.00x faster" in table and "8.00 <small>6.00 to 11.0</small>" in table
+    close = json.loads(measure_view.time_chart(rows[:2]))["sentence"]
+    assert "cannot be told from it" in close and "cannot be told" not in json.loads(measure_view.time_chart(rows))["sentence"]
+    assert "fastest" not in json.loads(measure_view.time_chart(rows, finished=False))["sentence"]
+    assert "smallest" not in json.loads(measure_view.size_chart(rows, finished=False))["sentence"]
+
+
+def test_lines_that_coincide_are_all_seen():
+    figure = json.loads(measure_view.time_chart([a_row(), a_row("dynamic"), a_row("native-4")]))["figure"]
+    widths = [trace["line"]["width"] for trace in figure["data"]]
+    assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
 
 
 def test_the_table_compares_in_words_and_says_what_is_missing():

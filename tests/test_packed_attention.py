@@ -15,9 +15,14 @@ CLOSE = dict(atol=2e-5, rtol=1e-4)
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
 
-def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, block=32, residual=40, attention="fused", backend="native", value_dim=None, **settings):
+def made(nbits=4, block=32, residual=40, attention="fused", backend="native", **settings):
+    """A layer as caches make it: the first tokens in full, and our own levels of rotated states."""
+    return QuantizedLayer(backend, nbits, block, residual, attention=attention, **{"first_tokens": 4, "rotate": backend == "native", **settings})
+
+
+def filled(nbits=4, dim=64, batch=2, heads=3, tokens=150, value_dim=None, **settings):
     """A layer that has seen `tokens`, and what its next update returned."""
-    layer = QuantizedLayer(backend, nbits, block, residual, attention=attention, **settings)
+    layer = made(nbits, **settings)
     generator = torch.Generator().manual_seed(tokens + dim)
     states = [torch.randn(batch, heads, tokens + 1, d, generator=generator) for d in (dim, value_dim or dim)]
     layer.update(*(s[:, :, :tokens] for s in states))
@@ -51,7 +56,7 @@ def dense(states):
 
 
 @pytest.mark.parametrize("nbits", [8, 4, 2])
-@pytest.mark.parametrize("dim", [8, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dim", [8, 32, 64, 80, 96, 112, 128, 256])
 def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim, how):
     _, states = filled(nbits, dim, attention=how)
     for groups in (1, 2, 3, 8):
@@ -61,7 +66,7 @@ def test_packed_attention_equals_decoding_first_for_every_head_dim(nbits, dim, h
 
 
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-@pytest.mark.parametrize("tokens", [129, 191, 700])
+@pytest.mark.parametrize("tokens", [133, 191, 700])
 def test_every_block_size_and_length(block, tokens, how):
     _, states = filled(block=block, tokens=tokens, residual=0, attention=how)
     query = queries(2, 3, 64)
@@ -97,11 +102,12 @@ def test_keys_and_values_of_different_bits(bits, tokens, how):
         torch.testing.assert_close(SDPA(query, *states, **heads), SDPA(query, *dense(states), **heads), **CLOSE)
 
 
-@pytest.mark.parametrize("first", [1, 4, 33])
+@pytest.mark.parametrize("first", [0, 1, 33])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_first_tokens_take_part_in_full_precision(first, dtype, how, sharing):
+@pytest.mark.parametrize("rotate", [True, False])
+def test_first_tokens_take_part_in_full_precision(first, rotate, dtype, how, sharing):
     """Before the codes, in whichever span begins there; a mask is counted from them on."""
-    layer = QuantizedLayer("native", 4, 32, 40, attention=how, first_tokens=first)
+    layer = made(attention=how, first_tokens=first, rotate=rotate)
     states = [torch.randn(2, 3, 301, 64, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2)]
     layer.update(*(each[:, :, :300] for each in states))
     held = layer.update(*(each[:, :, 300:] for each in states))
@@ -145,7 +151,7 @@ def test_threads_share_heads_and_spans_of_tokens(heads, sharing):
 def test_a_row_does_not_depend_on_other_rows(how, sharing):
     _, states = filled(attention=how)
     query = queries(2, 3, 64)
-    layer = QuantizedLayer("native", 4, 32, 40, attention=how)
+    layer = made(attention=how)
     generator = torch.Generator().manual_seed(150 + 64)
     full = [torch.randn(2, 3, 151, 64, generator=generator)[:1] for _ in range(2)]
     layer.update(*(s[:, :, :150] for s in full))
@@ -155,7 +161,7 @@ def test_a_row_does_not_depend_on_other_rows(how, sharing):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_models_are_read_in_float32_inside(dtype, how):
-    layer = QuantizedLayer("native", 4, 32, 40, attention=how)
+    layer = made(attention=how)
     layer.update(torch.randn(1, 2, 100, 64).to(dtype), torch.randn(1, 2, 100, 64).to(dtype))
     states = layer.update(torch.randn(1, 2, 1, 64).to(dtype), torch.randn(1, 2, 1, 64).to(dtype))
     query = queries(1, 2, 64).to(dtype)
@@ -308,7 +314,7 @@ def test_a_layer_that_dropped_its_oldest_blocks_is_read_from_where_its_codes_beg
         rows = 1 if axis == "channel" else layer.block
         for part, count in (("codes", layer.block), ("scales", rows), ("minima", rows), ("gains", 1)):
             getattr(layer, f"{side}_{part}").drop_front(dropped * count)
-    expected = [torch.cat([layer._decoded(side), getattr(layer, f"{side}_residual").view()], dim=2) for side in ("key", "value")]
+    expected = layer.readable()
     query = queries(batch, 2 * heads, 64)
     torch.testing.assert_close(SDPA(query, *layer._attended(query[:, :, :1]), enable_gqa=True), SDPA(query, *expected, enable_gqa=True), **CLOSE)
 

@@ -41,7 +41,7 @@ def drifts(*caches, **sizes):
 # -- caches by a word ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["dynamic", "quantized:key_bits=4,value_bits=2", "sink:window_length=64,num_sink_tokens=2", "evicting:policy=snapkv,budget=0.25"])
+@pytest.mark.parametrize("text", ["dynamic", "quantized:key_bits=4,value_bits=2", "sink:window_length=64,num_sink_tokens=2", "evicting:policy=snapkv,budget=0.25", "quantized:nbits=4,compact=0.25", "dynamic:compact=64"])
 def test_a_cache_is_written_as_it_is_read(text):
     assert str(parse(text)) == text and str(parse(text).check(tiny().model)) == text
     assert parse(text).make(tiny()).name == text.split(":")[0]
@@ -77,11 +77,13 @@ def test_what_the_model_refuses_is_said_before_anything_runs():
         run.run(tiny(), drifts("quantized:nbits=7"), TEXT)
     with pytest.raises(ValueError, match="'hybrid_mamba' can't be had"):
         run.run(tiny(), drifts("hybrid_mamba"), TEXT)
+    with pytest.raises(ValueError, match="'dynamic:compact=much' can't be had: budget must be"):
+        run.run(tiny(), drifts("dynamic:compact=much"), TEXT)
 
 
-def test_nothing_chosen_means_every_lossy_cache_that_the_model_takes():
+def test_nothing_chosen_means_every_lossy_cache_that_the_model_takes_and_a_compacted_one():
     names = {each.name for each in spec.usual(tiny(), 512)}
-    assert names == {name for name, entry in catalog.ENTRIES.items() if entry.lossy and not entry.why_not(tiny().model)}
+    assert names - {"dynamic"} == {name for name, entry in catalog.ENTRIES.items() if entry.lossy and not entry.why_not(tiny().model)}
     assert spec.usual(tiny("mamba"), 512) == []
 
 
@@ -125,6 +127,27 @@ def test_another_seed_reads_other_passages_and_asks_other_questions():
     assert texts.passages(TEXT, 2, 64, 8, 0) == texts.passages(TEXT, 2, 64, 8, 0) != texts.passages(TEXT, 2, 64, 8, 1)
     one, other = (measured(Plan((), passages=0, tasks=("multikey",), modes=("aware",), lengths=(512,), cases=1, seed=seed)) for seed in (0, 1))
     assert {each.expected for each in one.answered}.isdisjoint(each.expected for each in other.answered)
+
+
+def test_a_compacted_cache_is_what_compact_makes_of_one_that_has_read_the_prompt():
+    row = measured(drifts("dynamic:compact=48", tokens=128)).rows()[1]
+    kls = []
+    for passage in texts.passages(TEXT, 2, 128, 8, 0):
+        ids = torch.tensor([passage.prompt])
+        cache = kvcache.create("dynamic", tiny().model)
+        with torch.no_grad():
+            kvcache.feed(tiny().model, ids[:, :-1], cache)
+        small = kvcache.compact(tiny().model, cache, ids[:, :-1], 48)
+        p = teacher_forced(tiny(), kvcache.create("dynamic", tiny().model), passage.prompt, passage.continuation)
+        q = teacher_forced(tiny(), small, passage.prompt[-1:], passage.continuation, passage.prompt[:-1])
+        kls.append((p.exp() * (p - q)).sum(-1).mean().item())
+    assert row.label == "Dynamic compacted to 48" and row.of_full < 0.6 and row.mean_kl == pytest.approx(sum(kls) / 2, rel=1e-3)
+
+
+def test_a_compacted_cache_answers_like_the_full_one_where_nothing_had_to_go():
+    found = prompts.fitting(tiny(), tasks.single, 0, 600)
+    for mode in answers.MODES.values():
+        assert next(mode(tiny(), parse("dynamic:compact=4096"), found)).reply == next(mode(tiny(), Spec("dynamic"), found)).reply
 
 
 # -- texts ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import torch
 from transformers.cache_utils import HQQQuantizedLayer
 
 from kvcache.caches.quantized import QuantizedLayer
+from kvcache.hadamard import rotate
 from kvcache.half_quadratic import solve
 from kvcache.kernels import cpu
 from kvcache.kernels.threads import Loops
@@ -73,9 +74,10 @@ def test_native_equals_the_slow_formula(nbits, axis, group):
 
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("backend,nbits", [(backend, nbits) for backend in BITS for nbits in BITS[backend]])
-def test_every_magnitude_is_held_as_well_as_any_other(backend, nbits, axis):
+@pytest.mark.parametrize("rotated", [False, True])
+def test_every_magnitude_is_held_as_well_as_any_other(backend, nbits, axis, rotated):
     block = torch.randn(1, 2, 64, 64, generator=torch.Generator().manual_seed(1))
-    scheme = Scheme(nbits, axis, 64, QUANTIZERS[backend])
+    scheme = Scheme(nbits, axis, 64, QUANTIZERS[backend], rotated)
 
     def error(magnitude):
         decoded = scheme.decode(scheme.encode(block * magnitude), 64, torch.float32)
@@ -116,17 +118,31 @@ def same(found, expected):
 @pytest.mark.parametrize("quantizer", [native, native_keys, native_values])
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("nbits", [8, 4, 2])
-def test_the_loops_give_what_torch_gives_to_the_bit(nbits, axis, quantizer, loops):
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_loops_give_what_torch_gives_to_the_bit(nbits, axis, quantizer, rotated, loops):
     """So that no result depends on whether they are compiled yet."""
     generator = torch.Generator().manual_seed(nbits)
     for (b, h, blocks, block, d), group in (((1, 8, 3, 64, 128), 64), ((2, 3, 2, 32, 80), 16), ((3, 1, 1, 128, 8), 8), ((1, 2, 2, 40, 40), 20)):
-        scheme = Scheme(nbits, axis, group, quantizer)
+        scheme = Scheme(nbits, axis, group, quantizer, rotated)
         for magnitude in (1e-30, 1e-20, 1e20, torch.float32, torch.bfloat16, torch.float16):
             states = torch.randn(b, h, blocks * block, d, generator=generator)
             states = states.to(magnitude) if isinstance(magnitude, torch.dtype) else states * magnitude
             states[:, :, :, 1] *= 30
             expected = in_turn(scheme, states, block)
             assert same(cpu.encode(scheme, states, block), expected) and same(scheme.encode(states, block), expected), (magnitude, block, d)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96])
+def test_rotated_states_are_rounded_where_they_were_rotated_to(dim):
+    """The slow way round: rotate, round, rotate back; and what is stored is of the rotated states."""
+    states = torch.randn(1, 2, 64, dim, generator=torch.Generator().manual_seed(0))
+    states[..., 3] *= 20
+    for axis, group in (("channel", 64), ("token", 16)):
+        plain, rotated = (Scheme(4, axis, group, native, turned) for turned in (False, True))
+        encoded = rotated.encode(states)
+        assert same(encoded, plain.encode(rotate(states)))
+        torch.testing.assert_close(rotated.decode(encoded, 64, torch.float32), rotate(plain.decode(encoded, 64, torch.float32)))
+        assert torch.equal(rotated.levels(encoded, 64), plain.decode(encoded, 64, torch.float32))
 
 
 def in_turn(scheme, states, block):
@@ -136,8 +152,9 @@ def in_turn(scheme, states, block):
 
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("nbits", [8, 4, 2])
-def test_the_loops_do_ties_constants_zeros_and_any_layout_as_torch_does(nbits, axis, loops):
-    scheme = Scheme(nbits, axis, 32, native_keys)
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_loops_do_ties_constants_zeros_and_any_layout_as_torch_does(nbits, axis, rotated, loops):
+    scheme = Scheme(nbits, axis, 32, native_keys, rotated)
     ties = torch.randint(0, 9, (1, 2, 64, 64), generator=torch.Generator().manual_seed(0)) / 8
     constant = torch.full((1, 2, 64, 64), 3.0)
     mixed = torch.cat([ties, constant, torch.zeros_like(ties), -ties], dim=2)
@@ -150,8 +167,8 @@ def test_the_loops_do_ties_constants_zeros_and_any_layout_as_torch_does(nbits, a
 
 def test_what_is_not_finite_and_what_needs_gradients_is_left_to_torch(loops):
     states = torch.randn(1, 2, 64, 64, generator=torch.Generator().manual_seed(0))
-    for nbits in (4, 2):
-        scheme = Scheme(nbits, "channel", 64, native_keys)
+    for nbits, rotated in ((4, False), (2, False), (4, True)):
+        scheme = Scheme(nbits, "channel", 64, native_keys, rotated)
         for wrong in (torch.nan, torch.inf, -torch.inf):
             spoilt = states.clone()
             spoilt[0, 1, 3, 5] = wrong
@@ -259,8 +276,8 @@ def attention_error(states, keys, values) -> float:
     return ((attend(states[0], keys, values) - exact).norm() / exact.norm()).item()
 
 
-def ours(nbits, keys, values):
-    layer = QuantizedLayer("native", nbits, 64, 0)
+def ours(nbits, keys, values, **settings):
+    layer = QuantizedLayer("native", nbits, 64, 0, **settings)
     layer.update(keys, values)
     return layer.keys, layer.values
 

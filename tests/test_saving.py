@@ -36,11 +36,11 @@ def test_a_loaded_cache_goes_on_with_equal_logits(name, parameters, architecture
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
 
 
-OLDER = {"first_tokens": 0}  # what caches did before there was a setting for it, and files that do not name it mean
+OLDER = {"first_tokens": 0, "rotate": False}  # what caches did before there was a setting for it, and files that do not name it mean
 
 
 @pytest.mark.parametrize("name,parameters", [("quantized", {"nbits": 4}), ("hqq", {"nbits": 3})])
-def test_a_file_from_before_first_tokens_were_kept_has_none_and_goes_on_so(name, parameters, tmp_path):
+def test_a_file_from_before_first_tokens_were_kept_and_states_rotated_goes_on_without_either(name, parameters, tmp_path):
     """It names no setting that did not exist then: what is loaded is what was held, not what the defaults are today."""
     model, ids = model_of("llama"), token_ids(2, 110)
     cache = kvcache.create(name, model, q_group_size=32, residual_length=16, **parameters, **OLDER)
@@ -51,6 +51,7 @@ def test_a_file_from_before_first_tokens_were_kept_has_none_and_goes_on_so(name,
     assert loaded.token_fates() == [("quantized", 64), ("full", 16)]
     rest = [(80, 81), (81, 110)]
     assert torch.equal(logits_with_cache(model, ids, loaded, rest), logits_with_cache(model, ids, cache, rest))
+    assert not any(layer.rotate for layer in loaded.layers)
     loaded.save(tmp_path / "new.safetensors")
     assert load_cache(tmp_path / "new.safetensors", model).token_fates() == loaded.token_fates() == [("quantized", 64), ("full", 46)]
 

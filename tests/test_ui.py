@@ -708,7 +708,7 @@ def test_an_error_half_way_leaves_the_conversation_as_it_was_and_gives_the_text_
         raise RuntimeError("out of memory")
         yield
 
-    monkeypatch.setattr("kvcache.chat.conversation.generate_tokens", broken)
+    monkeypatch.setattr(session.conversation, "generate", broken)
     last = turn(tab, session, "and then")[-1]
     assert "out of memory" in last[tab.notice] and session.chat_box.returned == "and then"
     assert len(session.conversation.messages) == 2 and not session.busy
@@ -1216,3 +1216,28 @@ def test_a_model_that_dynamic_does_not_suit_is_shown_without_it():
     assert "DynamicCache would hold" not in str(charts.compare_figure([("Mamba", history)], nothing))
     table = html_parts.prediction_table("Mamba state", [("1k", 5, 0), ("8k", 5, 0)])
     assert "Dynamic" not in table and table.count("5 B") == 2
+
+
+def test_a_reply_has_room_beside_those_being_written_or_where_there_are_none():
+    registry = Registry(budget=1000)
+    one, other = registry.get("one"), registry.get("other")
+    one.needs, other.needs = 900, 200
+    with one.at_work():
+        assert registry.has_room(one) and not registry.has_room(other)
+    assert registry.has_room(other), "what one had taken is free again"
+    other.needs = 5000
+    assert registry.has_room(other), "nobody else writes: more than all is refused elsewhere, before"
+
+
+def test_an_api_client_who_is_silent_frees_its_cache_and_may_come_back(monkeypatch):
+    registry = Registry()
+    session, page = registry.get("client"), registry.get("tab")
+    session.from_api = True
+    say(session, WORDS), say(page, WORDS)
+    registry.make_room()
+    assert session.nbytes > 0
+    monkeypatch.setattr(ui.state, "API_SECONDS", -1)
+    registry.make_room()
+    assert session.nbytes == 0 and page.nbytes > 0
+    stats = say(registry.get("client"), "and then")
+    assert stats.reused == 0 and "freed" in stats.note

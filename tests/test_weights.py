@@ -13,7 +13,7 @@ import kvcache
 from kvcache.chat import models
 from kvcache.chat.engine import Done, Sampling, Token, generate_tokens
 from kvcache.saving import fingerprint
-from kvcache.weights import device_of
+from kvcache.weights import device_of, is_offloaded, layer_devices
 
 CPU = torch.device("cpu")
 HALF_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "disk", "lm_head": "disk", "model.rotary_emb": "cpu"}
@@ -101,3 +101,79 @@ def test_a_model_without_weights_is_said_so(attempt):
         empty = tiny("LlamaConfig")
     with pytest.raises(ValueError, match="model.embed_tokens.weight of this LlamaForCausalLM is on the meta device and has no values"):
         attempt(empty)
+
+
+# ---------------------------------------------------------------------------------------------------------- spread by `load`
+
+
+@pytest.fixture(scope="module")
+def bundled_home():
+    return models.load("kvlab-mistral-5m", "cpu")
+
+
+@pytest.fixture(scope="module", params=["auto", "half to a disk"])
+def spread(request, tmp_path_factory):
+    """A bundled model as `load` spreads it: all where it fits, or what is beyond a limit on a disk."""
+    folder = tmp_path_factory.mktemp("weights")
+    limit = {"max_memory": {"cpu": "9MB"}} if request.param != "auto" else {}
+    return models.load("kvlab-mistral-5m", dtype="float32", device_map="auto", offload_folder=folder, **limit), request.param
+
+
+def test_load_spreads_a_model_and_every_cache_says_what_it_says_at_home(spread, bundled_home):
+    loaded, how = spread
+    assert is_offloaded(loaded.model) == (how != "auto")
+    ids = torch.tensor([bundled_home.tokenizer.encode("The house by the sea had a name that nobody knew. " * 6)])
+    for name in [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(bundled_home.model)]:
+        expected = generated(bundled_home.model, ids, kvcache.create(name, bundled_home.model))
+        assert torch.equal(generated(loaded.model, ids, kvcache.create(name, loaded.model)), expected), name
+
+
+def test_what_contradicts_a_spread_is_refused():
+    with pytest.raises(models.ModelError, match="give one of the two"):
+        models.load("kvlab-mistral-5m", "cpu", device_map="auto")
+    with pytest.raises(models.ModelError, match='add device_map="auto"'):
+        models.load("kvlab-mistral-5m", max_memory={"cpu": "1GB"})
+
+
+@torch.no_grad()
+def test_a_cache_of_a_spread_model_is_forked_and_saved_and_goes_on(spread, bundled_home, tmp_path):
+    loaded, ids = spread[0].model, torch.arange(40)[None]
+    cache = kvcache.create("dynamic", loaded)
+    loaded(ids, cache=cache)
+    cache.save(tmp_path / "it.safetensors", loaded)
+    expected = loaded(ids[:, :1], cache=cache.fork()).logits
+    for model in (loaded, bundled_home.model):
+        assert torch.equal(model(ids[:, :1], cache=kvcache.load_cache(tmp_path / "it.safetensors", model)).logits, expected)
+
+
+def spread_over(model, devices):
+    """Marks a model as accelerate marks one whose layers are on these devices; "meta" stands for an accelerator."""
+    model.hf_device_map = {f"model.layers.{i}": device for i, device in enumerate(devices)}
+    for layer, device in zip(model.model.layers, devices):
+        layer._hf_hook = SimpleNamespace(execution_device=device)
+    return model
+
+
+@torch.no_grad()
+def test_each_layer_of_a_loaded_cache_is_where_the_models_layer_computes(tmp_path):
+    model, ids, path = model_of.__wrapped__("llama"), token_ids(1, 100), tmp_path / "it.safetensors"
+    cache = kvcache.create("quantized", model)
+    model(ids, cache=cache)
+    cache.save(path, model)
+    assert layer_devices(model) == []
+    spread_over(model, ["cpu", "meta"])
+    assert layer_devices(model) == [torch.device("cpu"), torch.device("meta")]
+    loaded = kvcache.load_cache(path, model)
+    for layer, where in zip(loaded.layers, ("cpu", "meta")):
+        assert {buffer.data.device.type for buffer in layer.buffers().values() if buffer.data is not None} == {where} == {layer.device.type}
+
+
+@torch.no_grad()
+def test_predictions_know_the_devices_and_what_is_measured_agrees():
+    model, ids = model_of.__wrapped__("llama"), token_ids(1, 100)
+    assert kvcache.predict_memory("dynamic", model, 100).devices == {}
+    spread_over(model, ["cpu", "cuda:1"])
+    predicted = kvcache.predict_memory("dynamic", model, 100)
+    cache = kvcache.create("dynamic", model_of("llama"))
+    model_of("llama")(ids, cache=cache)
+    assert predicted.devices == dict(zip(("cpu", "cuda:1"), (layer.total for layer in kvcache.measure_memory(cache).layers)))

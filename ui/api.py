@@ -15,6 +15,7 @@ from .compare import wanted_columns
 from .compare_events import fresh
 from .events import CHAT_QUEUE, COMPARE_QUEUE, PAINT_SECONDS, key_of
 from .forms import why_not
+from .health import log_turn
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 from .stream import batches
@@ -96,6 +97,7 @@ def answer(registry: Registry, key: str, message: str, wanted: Settings, reset: 
             session.history.start_turn()
             reason = yield from _frames(events, session, stop)
     registry.make_room(keep=session)
+    log_turn(session, reason)
     yield last_reply(session) | {"reason": reason, "changed": "" if reset else changed}
 
 
@@ -174,7 +176,7 @@ def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:
                 config = models.load(model).config
             except models.ModelError as error:
                 raise gr.Error(str(error), print_exception=False) from error
-        listed = [{"id": choice.id, "title": choice.title, "source": choice.source, "note": choice.note} for choice in models.CHOICES]
+        listed = [{"id": choice.id, "title": choice.title, "source": choice.source, "note": choice.note} for choice in models.CHOICES if models.is_allowed(choice.id)]
         return {"default_model": default_model, "models": listed,
                 "caches": [describe_entry(entry, config) for entry in ENTRIES.values()]}
 

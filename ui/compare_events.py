@@ -104,7 +104,7 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
     try:
         with session.at_work():
             yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
-                   tab.table: compare_view.table_html(comparison)} | ({} if again else _nothing_yet(tab))
+                   tab.table: compare_view.table_html(comparison)} | (_no_longer(tab, len(wanted)) if again else _nothing_yet(tab))
             for n, (text, expects) in enumerate(messages):
                 replies = replies if n == 0 else comparison.ask(text, stop, expects)
                 yield from _paint(tab, stop, comparison, replies)
@@ -144,6 +144,11 @@ def started_over(session: Session) -> str:
 def _nothing_yet(tab: CompareTab) -> dict:
     """What a new comparison has not shown yet must not stand there from the one before."""
     return {tab.divergence: "", tab.downloads: ""} | {column.thread: "" for column in tab.columns}
+
+
+def _no_longer(tab: CompareTab, columns: int) -> dict:
+    """Threads of columns that are no longer among those that run."""
+    return {column.thread: "" for column in tab.columns[columns:]}
 
 
 def alike_words(comparison: Comparison) -> str:

@@ -1,7 +1,6 @@
 """The Chat tab's wiring: what happens on each click, as generators that yield {widget: value}."""
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +13,15 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import branches, html_parts, layout, view
+from . import branches, html_parts, layout, settings, view
 from .forms import CacheForm
+from .health import log_turn
 from .layout import ChatTab
 from .pending import AGAIN, Outbox
 from .state import Registry, Session, Settings
 from .stream import batches
 
-PEOPLE = int(os.environ.get("KVCACHE_PEOPLE_AT_ONCE") or 64)  # whose replies are written at once; more stand in a queue
+PEOPLE = settings.whole("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are written at once; more stand in a queue
 CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
 COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
@@ -73,6 +73,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         work.__exit__(None, None, None)
         registry.make_room(keep=session)
+    log_turn(session, written.reason)
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
     if written.reason == "stopped" and not written.stats.generated:
         session.chat_box.give_back(typed)

@@ -78,7 +78,8 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
         notice = html_parts.notice(f"The measurement broke off: {error}", "error")
     finally:
         work.__exit__(None, None, None)
-    yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report)}
+    report.settings |= {"stopped": True} if stop.is_set() else {}
+    yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report, not notice)}
 
 
 def _paint(tab: MeasureTab, stop: threading.Event, report: Report, events: Iterator) -> Iterator[dict]:
@@ -91,11 +92,11 @@ def _paint(tab: MeasureTab, stop: threading.Event, report: Report, events: Itera
         yield frame | (_results(tab, report) if len(report.rows) > before else {})
 
 
-def _results(tab: MeasureTab, report: Report) -> dict:
+def _results(tab: MeasureTab, report: Report, finished: bool = False) -> dict:
     if not report.rows:
         return {tab.table: measure_view.table_html(report)} if report.left_out else {}
     return {tab.table: measure_view.table_html(report), tab.downloads: measure_view.downloads_html(report),
-            tab.time: measure_view.time_chart(report.rows), tab.size: measure_view.size_chart(report.rows)}
+            tab.time: measure_view.time_chart(report.rows, finished), tab.size: measure_view.size_chart(report.rows, finished)}
 
 
 def _buttons_at_work(tab: MeasureTab) -> dict:

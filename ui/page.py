@@ -17,7 +17,7 @@ from .learn import cards_html, choice_html, glossary_html, lead_html
 from .state import Registry, watch
 
 DEFAULT_CACHE = "quantized"  # of which one sees from the first message on what it does
-CRUDE = "quantized", {"nbits": 2, "axis_key": "token"}  # rounds whole keys, in which a few loud channels drown the others
+CRUDE = "quantized", {"nbits": 2, "axis_key": "token", "rotate": False}  # rounds whole keys, in which a few loud channels drown the others
 PRESETS = (("dynamic", {}), ("quantized", {}), ("sink", {"window_length": 128}), CRUDE)
 
 
@@ -25,7 +25,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
     """The page, ready to launch with `theme.launch_options()`. `model` is the one chosen at first."""
     registry = Registry() if registry is None else registry  # an empty one is false
     model = model or models.DEFAULT
-    listed = [(choice.label, choice.id) for choice in models.CHOICES]
+    listed = [(choice.label, choice.id) for choice in models.CHOICES if models.is_allowed(choice.id)]
     with gr.Blocks(title=layout.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         header = layout.header()
         with gr.Tabs(elem_id="kv-tabs") as tabs:

@@ -27,6 +27,7 @@ from .stream import batches
 TOKENS = (("256", 256), ("512", 512), ("1k", 1024))
 CHOSEN = ("quantized:nbits=4", "quantized:nbits=2", "evicting:budget=0.25", "evicting:policy=lagkv,budget=0.25", "sink:window_length=128")
 FORCED, CASES = 32, 4
+COLUMNS = [n for n, head in enumerate(results.COLUMNS) if head != "of passages"]  # there is one
 TASK = {True: ("facts",), False: ("multikey",)}  # of bundled models, and of others
 
 
@@ -148,8 +149,8 @@ def _results(part: QualityPart, report: Report) -> dict:
 def table_html(report: Report) -> str:
     """A row a cache, what was left out, and what was measured on what."""
     rows, places = report.rows(), results.columns(report)
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (*results.COLUMNS, *results.answer_heads(places)[1:]))
-    lines = "".join(_row_html(rows, row, (*results.cells(row)[1:], *results.answer_cells(row, places)[1:])) for row in rows)
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (*(results.COLUMNS[n] for n in COLUMNS), *results.answer_heads(places)[1:]))
+    lines = "".join(_row_html(rows, row, (*(results.cells(row)[n] for n in COLUMNS[1:]), *results.answer_cells(row, places)[1:])) for row in rows)
     words = [f"{each.what}: {each.reason}" for each in report.left_out] + [report.where()]
     return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="Measured"><table class="kv-figures"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
             + "".join(f'<p class="kv-quiet">{escape(line)}</p>' for line in words))

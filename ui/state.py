@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 import threading
 import time
@@ -16,19 +15,20 @@ from typing import Any
 import psutil
 
 from kvcache import catalog
-from kvcache.chat import models, scheduler
+from kvcache.chat import models, prefixes, scheduler
 from kvcache.chat.conversation import Conversation, ConversationError, chats
 from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, measure_added, take_snapshot
 
+from . import settings
 from .branches import Branches
 from .charts import History, human_bytes
 from .pending import Outbox
 
-MEMORY_BUDGET = max(2_000_000_000, psutil.virtual_memory().total // 4)  # bytes of cache kept for all sessions together
+MEMORY_BUDGET = settings.whole("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.virtual_memory().total // 4))  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
-API_SECONDS = float(os.environ.get("KVCACHE_API_SECONDS") or 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
-KEPT_SECONDS = 3600  # that the messages of a tab stay after it went: it may only have lost its connection
+API_SECONDS = settings.whole("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
+KEPT_SECONDS = settings.whole("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Session:
             conversation = self.conversation.with_cache(wanted.cache, wanted.parameters)
             conversation.sampling = sampling_of(wanted)
             return conversation
-        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate)
+        return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate, prefixes=prefixes.store_of)
 
     def _what_changed(self, wanted: Settings, loaded) -> str:
         system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
@@ -301,7 +301,7 @@ class Registry:
                 left = True
         if left:
             give_back_memory()
-        total = sum(session.claims or _held(session) for session in oldest_first)
+        total = prefixes.nbytes() + sum(session.claims or _held(session) for session in oldest_first)
         freed = []
         for session in oldest_first:
             if total <= self.budget:
@@ -311,6 +311,20 @@ class Registry:
                 _release(session)
                 freed.append(session.key)
         return freed
+
+    def counts(self) -> dict[str, int]:
+        """People here now, those of them for whom something is computed, and the bytes of everybody's caches."""
+        with self._guard:
+            sessions = list(self._sessions.values())
+        here = [session for session in sessions if not session.gone]
+        return {"people": len(here), "busy": sum(session.busy for session in here), "cache_nbytes": sum(map(_held, sessions))}
+
+    def stop(self) -> None:
+        """Stop everything that runs or waits, for the end of the program."""
+        with self._guard:
+            boxes = [box for session in self._sessions.values() for box in session.boxes]
+        for box in boxes:
+            box.stop.set()
 
     def _forget_oldest(self) -> None:
         idle = sorted((s for s in self._sessions.values() if not s.busy), key=lambda session: session.last_used)

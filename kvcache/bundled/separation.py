@@ -29,7 +29,7 @@ CACHES = (
     ("quantized", {"nbits": 8}),
     ("quantized", {"nbits": 4}),
     ("quantized", {"nbits": 2}),
-    ("quantized", {"nbits": 2, "axis_key": "token"}),
+    ("quantized", {"nbits": 2, "axis_key": "token", "rotate": False}),
     ("quantized", {"backend": "hqq", "nbits": 2, "axis_key": "channel", "axis_value": "channel", "q_group_size": 64}),
     ("quantized", {"backend": "hqq", "nbits": 1}),
     ("sliding_window", {"window_length": 256}),

@@ -22,8 +22,10 @@ from ..configs import (
     check_backend,
     grouping,
     listed,
+    rotates,
     why_not_axis,
     why_not_bits,
+    why_not_rotated,
 )
 from ..entry import Entry, Parameter, all_but
 from ..extras import why_not_imported
@@ -58,7 +60,8 @@ class QuantizedLayer(Layer):
     float16 scales and minima, float32 block gains, the residual [B, H, residual, D] and, once there are codes, the
     first tokens. Groups along a token are the largest divisor of D that is at most `token_group`. Raises ValueError at the
     first tokens, before any is stored, if D is not a multiple of 8. Sources: KIVI, Liu et al. 2024, arXiv 2402.02750;
-    first tokens: Xiao et al. 2023, arXiv 2309.17453, and KVQuant, Hooper et al. 2024, arXiv 2401.18079.
+    first tokens: Xiao et al. 2023, arXiv 2309.17453, and KVQuant, Hooper et al. 2024, arXiv 2401.18079. `rotate`: states are
+    rotated by Hadamard before they are rounded (`hadamard`), and the query and the output where attention reads codes.
     """
 
     stores = {
@@ -66,7 +69,7 @@ class QuantizedLayer(Layer):
         "value_codes": "values", "value_scales": "scales", "value_minima": "scales", "value_gains": "scales",
         "key_residual": "residual", "value_residual": "residual", "key_first": "residual", "value_first": "residual",
     }  # fmt: skip
-    settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype", "first_tokens")
+    settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype", "first_tokens", "rotate")
     is_croppable = True
     drafting = False
     read_by: str | None = None  # what read the codes for the last attention
@@ -85,9 +88,10 @@ class QuantizedLayer(Layer):
         key_bits: int | str = "auto",
         value_bits: int | str = "auto",
         first_tokens: int = 0,
+        rotate: bool = False,
     ):
         super().__init__()
-        self.attention, self.first_tokens = attention, first_tokens
+        self.attention, self.first_tokens, self.rotate = attention, first_tokens, rotate
         self.backend, self.nbits, self.compute_dtype = backend, nbits, compute_dtype
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
         self.bits = {"key": bits_of(key_bits, nbits), "value": bits_of(value_bits, nbits)}
@@ -95,7 +99,7 @@ class QuantizedLayer(Layer):
 
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
-        return scheme_of(self.backend, self.bits[side], side, self.axes[side], self.block, self.token_group, dim)
+        return scheme_of(self.backend, self.bits[side], side, self.axes[side], self.block, self.token_group, dim, self.rotate)
 
     def _scheme(self, side: str) -> Scheme:
         return self.scheme(side, getattr(self, f"{side}_residual").data.shape[D])
@@ -312,8 +316,9 @@ class QuantizedCache(QuantizedNames, Cache):
     `backend` chooses scales and codes: "native" (uniform levels), "hqq" or "quanto"; storage is ours for all three,
     append-only. `axis_key`, `axis_value`: group "channel" (one channel over the tokens of a block), "token"
     (neighbouring channels of a token) or the backend's own number for it; "auto" is channel for keys, token for
-    values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `compute_dtype`:
-    what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
+    values. `q_group_size`: tokens to a block and, at most, channels to a token's group ("auto": 64). `rotate`: spread loud channels over
+    the head (Hadamard, of heads of no power of two in blocks of the largest that divides them) before rounding; "auto" does
+    so for native, True is refused for others. `compute_dtype`: what decoded tensors are rounded to. `attention`: "fused" reads the codes without decoding them where it can (one
     token, CPU, 8, 4 or 2 bits, auto axes), after seconds of compiling on its first use on a machine; "auto" does so
     once a thread beside has compiled; "decode" never does: torch decodes piece by piece. `cache_config` says all but `attention` instead. Lossy once
     seen >= first_tokens + residual_length + q_group_size. Under drafts (prompt lookup, an assistant) a draft's tokens, fed at once, see
@@ -339,6 +344,7 @@ class QuantizedCache(QuantizedNames, Cache):
         key_bits: int | str = "auto",
         value_bits: int | str = "auto",
         first_tokens: int = FIRST_TOKENS,
+        rotate: bool | str = "auto",
         attention: str = "auto",
         cache_config: QuantizedCacheConfig | dict | None = None,
     ):
@@ -346,7 +352,7 @@ class QuantizedCache(QuantizedNames, Cache):
             config, cache_config = None, config
         elif isinstance(config, str):  # as 5.x has it: QuantizedCache("quanto", config)
             config, backend = None if isinstance(backend, str) else backend, config
-        beside = dict(key_bits=key_bits, value_bits=value_bits, first_tokens=first_tokens)
+        beside = dict(key_bits=key_bits, value_bits=value_bits, first_tokens=first_tokens, rotate=rotate)
         given = QuantizedCacheConfig(check_backend(backend), nbits, axis_key, axis_value, q_group_size, residual_length, compute_dtype, device, **beside)
         if cache_config is not None:
             cache_config = QuantizedCacheConfig.from_dict(dict(cache_config))  # a copy, checked again
@@ -416,17 +422,18 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
         key_bits=settings.key_bits,
         value_bits=settings.value_bits,
         first_tokens=settings.first_tokens,
+        rotate=rotates(settings.backend, settings.rotate),
     )
     table = {"full_attention": lambda **_: make(), **dict.fromkeys(WINDOWED_TYPES, windowed)}
     return (build_layers(config, table), None) if config else (None, make)
 
 
 @functools.cache
-def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int) -> Scheme:
+def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int, rotated: bool = False) -> Scheme:
     """How "key" or "value" states of `dim` channels are quantised. Kept: every layer asks at every token."""
     group = block if axis == "channel" else largest_divisor(dim, token_group)
     quantizer = {"key": native_keys, "value": native_values}[side] if backend == "native" else QUANTIZERS[backend]
-    return Scheme(nbits, axis, group, quantizer)
+    return Scheme(nbits, axis, group, quantizer, rotated)
 
 
 @functools.cache
@@ -467,7 +474,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
 def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     backend, axes = parameters["backend"], ("axis_key", "axis_value")
     reasons = (why_not_bits(backend, *(parameters[name] for name in BITS)), *(why_not_axis(backend, name, parameters[name]) for name in axes))
-    return next(filter(None, reasons), None) or why_not_attention(parameters["attention"], *widths(**parameters))
+    return next(filter(None, reasons), None) or why_not_rotated(backend, parameters["rotate"]) or why_not_attention(parameters["attention"], *widths(**parameters))
 
 
 @functools.cache
@@ -489,6 +496,8 @@ def _missing(backend: str) -> str | None:
 def _choice_reasons(parameter: str, config: PreTrainedConfig, values: Mapping[str, Any]) -> dict:
     if parameter == "backend":
         return {backend: reason for backend in NBITS if (reason := _missing(backend))}
+    if parameter == "rotate" and (reason := why_not_rotated(values["backend"], True)):
+        return {True: reason}
     if parameter in BITS:
         backend = values["backend"]
         return {nbits: f"{backend} takes {listed(NBITS[backend])} bits" for nbits in (8, 4, 3, 2, 1) if nbits not in NBITS[backend]}
@@ -517,6 +526,7 @@ ENTRY = Entry(
         Parameter("value_bits", "Value bits", "choice", "auto", "Bits of an element of the values, which bear fewer than keys do.", choices=("auto", 8, 4, 3, 2, 1)),
         Parameter("residual_length", "Residual", "int", 64, "Latest tokens kept in full precision, at least.", minimum=0, maximum=4096, step=16),
         Parameter("first_tokens", "First", "int", FIRST_TOKENS, "First tokens kept in full precision, which attention leans on most.", minimum=0, maximum=64, unsaved=0),
+        Parameter("rotate", "Rotate", "choice", "auto", "Spread loud channels over the head (Hadamard) before rounding: auto does for native.", choices=("auto", True, False), unsaved=False),
         Parameter("q_group_size", "Group", "choice", "auto", "Elements that share a scale; also the tokens to a block.", choices=("auto", *GROUPS)),
         Parameter("axis_key", "Key groups", "choice", "auto", "What shares a scale in keys: auto is channel, a channel over a block's tokens.", choices=AXIS_WORDS, also=AXIS_NUMBERS),
         Parameter("axis_value", "Value groups", "choice", "auto", "What shares a scale in values: auto is token, one token's channels.", choices=AXIS_WORDS, also=AXIS_NUMBERS),

@@ -34,6 +34,7 @@ class Row:
     def __init__(self, reply: Reply, may_begin: Callable[[], bool]) -> None:
         self.reply, self.may_begin = reply, may_begin
         self.events: queue.SimpleQueue = queue.SimpleQueue()
+        self.news: list[Any] = []  # events that the queue gets once the row is where they say
         self.asks: Feed | None = None
         self.again: deque[Sequence[int]] = deque()  # to be fed once more, to a cache that another row's error has left in parts
         self.is_told = False  # that it waits
@@ -48,7 +49,7 @@ class Row:
         try:
             step = self.reply.next(logits)
             while step is not None and not isinstance(step, Feed):
-                self.events.put(step)
+                self.news.append(step)
                 step = self.reply.next()
         except BaseException as error:
             return self.end(error)
@@ -58,8 +59,14 @@ class Row:
     def end(self, error: BaseException | None = None) -> bool:
         """Nothing follows but an error, if there was one. Returns False."""
         self.asks = None
-        self.events.put(_END if error is None else error)
+        self.news.append(_END if error is None else error)
         return False
+
+    def deliver(self) -> None:
+        """Hand over what has happened: whoever hears that a reply is over may go on with its cache."""
+        for event in self.news:
+            self.events.put(event)
+        self.news = []
 
     def tell(self, text: str) -> None:
         """Say once that it waits."""
@@ -127,6 +134,7 @@ class Scheduler:
         self.reading, self.writing, self.batch, self.sharing = deque(), [], None, []
         for row in rows:
             row.end(error)
+            row.deliver()
 
     def _has_work(self) -> bool:
         """Wait for something to do; False once nothing has come for a while, and then the thread is over."""
@@ -174,15 +182,16 @@ class Scheduler:
 
     def _place(self, row: Row, goes_on: bool) -> None:
         """Put a row where what it asks for is done; one that is over leaves."""
-        if goes_on and row.asks is not None and row.asks.picked and not row.again:
-            if row not in self.writing:
-                self.writing.append(row)
-            return
-        if row in self.writing:
-            self.writing.remove(row)
-        self._part(row)
-        if goes_on:
-            self.reading.append(row)
+        writes = goes_on and row.asks is not None and row.asks.picked and not row.again
+        if writes and row not in self.writing:
+            self.writing.append(row)
+        elif not writes:
+            if row in self.writing:
+                self.writing.remove(row)
+            self._part(row)
+            if goes_on:
+                self.reading.append(row)
+        row.deliver()
 
     def _read(self) -> None:
         """Feed one chunk of the prompt whose turn it is."""

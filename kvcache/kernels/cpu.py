@@ -87,7 +87,8 @@ def _packed(loops: Attention, query: torch.Tensor, keys: Packed, values: Packed,
     queries, added = query.detach().float().contiguous(), bias(mask, batch)
     out = _room(query, values)
     many = queries.numel() // (batch * heads * dim)
-    here = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1], keys.scheme.nbits, values.scheme.nbits, keys.block, keys.ahead, keys.packed, keys.start, keys.stop)
+    rows = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1])
+    here = (*rows, keys.scheme.nbits, values.scheme.nbits, keys.scheme.turn(dim), values.scheme.turn(values.shape[3]), keys.block, keys.ahead, keys.packed, keys.start, keys.stop)
     fixed = (float(scale), here + _places(keys) + _places(values))
     in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * keys.packed * dim, keys.packed // keys.block))
     return out.to(query.dtype)
@@ -198,7 +199,7 @@ def _find_packed() -> Attention:
 
     query, sides = _sample(1, 2, 1, 32), []
     for axis, states in (("channel", _sample(1, 2, 72, 32, seed=1)), ("token", _sample(1, 2, 72, 32, seed=2))):
-        scheme = Scheme(4, axis, 32, native)
+        scheme = Scheme(4, axis, 32, native, rotated=True)
         sides.append(Packed(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72, states, 5))
     loops = Attention(heads_together, heads_worker, heads_between, join)
     expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
@@ -272,7 +273,7 @@ def _encode(encode_heads: Callable, scheme: Scheme, fit: tuple[float, int], stat
     codes, scales, minima, gains = encoded
     arrays = (codes.numpy(), scales.view(torch.uint16).numpy(), minima.view(torch.uint16).numpy(), gains.numpy())
     rim = (1 - middle) / 2 if fits else 0.0
-    arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.group, scheme.nbits, rim, fits, power == 3, *arrays)
+    arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.turn(states.shape[3]), scheme.group, scheme.nbits, rim, fits, power == 3, *arrays)
     return all(shared(encode_heads, arguments, gains.numel(), torch.get_num_threads() if states.numel() > ENOUGH else 1))
 
 
@@ -282,7 +283,7 @@ def _find_encode() -> Callable:
 
     states = _sample(1, 2, 32, 16)
     for nbits, axis, quantizer in ((4, "channel", native), (8, "token", native), (2, "channel", native_keys), (2, "token", native_values)):
-        scheme = Scheme(nbits, axis, 16, quantizer)
+        scheme = Scheme(nbits, axis, 16, quantizer, rotated=quantizer is not native)
         found = _empty(scheme, states, 32)
         finite = _encode(encode_heads, scheme, LEVELS[quantizer], states, found)
         if not finite or not all(torch.equal(*pair) for pair in zip(found, scheme.encode(states, 32))):

@@ -591,13 +591,32 @@ def add_wide(many, shares, apart, rows, stride, count, out, step):
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv, bias, key_bits, value_bits, block, ahead, packed, start, stop, spans, mass, out, first, last):
+def rotated(rows, size):
+    """Rows [G, D] rotated by Hadamard in blocks of `size` channels; the rows themselves for a size of 1."""
+    if size == 1:
+        return rows
+    out = rows * np.float32(float(size) ** -0.5)
+    step = size
+    while step > 1:
+        half = step // 2
+        for g in range(out.shape[0]):
+            for first in range(0, out.shape[1], step):
+                upper, lower = out[g, first : first + half], out[g, first + half : first + step]
+                for i in range(half):
+                    a, b = upper[i], lower[i]
+                    upper[i], lower[i] = a + b, a - b
+        step = half
+    return out
+
+
+@numba.njit(**COMPILED)
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv, bias, key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop, spans, mass, out, first, last):
     """Pieces first to last, counted over batch x key/value heads x spans of tokens, of out [B, H, spans, G, value D] and of its mass [B, H, spans, G].
 
     G query heads share each key head; mass is the log of the sum of exp(scores), by which the spans of a head are put together.
     queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; fk, fv: rows before them
     [B, H, capacity, D], of which `ahead` count, in the first span; rk, rv: rows behind, the residual [B, H, capacity, D], of which start to stop count, in the last span;
-    bias [B, ahead + packed + stop - start] to add to the scores, or [0, 0].
+    bias [B, ahead + packed + stop - start] to add to the scores, or [0, 0]. key_turn, value_turn: channels of codes that are rotated together, or 1.
     """
     blocks, heads = packed // block, queries.shape[1]
     for n in range(first, last):
@@ -609,10 +628,12 @@ def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv,
         bits = np.empty(scores.shape[1], np.int32)
         query = queries[b, h] * np.float32(scale)
         score_rows(query, fk[b, h, :before], scores)
-        score(query, kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores[:, before:])
+        score(rotated(query, key_turn), kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores[:, before:])
         score_rows(query, rk[b, h, rest:stop], scores[:, behind:])
         weigh_up(scores, bits, bias[b, ahead - before + lo * block :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
         weigh(scores[:, before:], vc[b, h, lo * block : hi * block], vs[b, h, lo * block : hi * block], vm[b, h, lo * block : hi * block], vg[b, h, lo:hi], value_bits, block, out[b, h, span])
+        if value_turn > 1:
+            out[b, h, span] = rotated(out[b, h, span], value_turn)
         weigh_rows(scores, fv[b, h, :before], out[b, h, span])
         weigh_rows(scores[:, behind:], rv[b, h, rest:stop], out[b, h, span])
 
@@ -666,7 +687,7 @@ def _arrays(number: types.Type, dimensions: int, layout: str = "C") -> types.Arr
 _FLOATS, _CODES, _HALVES = (_arrays(number, 4) for number in (types.float32, types.uint8, types.uint16))
 _SIDE, _TOTALS = (_CODES, _HALVES, _HALVES, _FLOATS), (types.int64, _FLOATS, _arrays(types.float32, 5))
 _BIAS, _PROGRESS = _arrays(types.float32, 2), _arrays(types.int64, 1)
-keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, *[_FLOATS] * 4, _BIAS, *[types.int64] * 7, *_TOTALS, _PROGRESS)
+keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, *[_FLOATS] * 4, _BIAS, *[types.int64] * 9, *_TOTALS, _PROGRESS)
 keep_rows, kept_rows = _handing_over(_FLOATS, types.float64, *[_arrays(types.float32, 4, "A")] * 2, _BIAS, *_TOTALS, _PROGRESS)
 
 
@@ -693,9 +714,9 @@ def rows_worker(task):
 @numba.njit(**COMPILED)
 def heads_at(scale, places):
     """What `attend_heads` takes first, from `cpu._places`: numbers cost a tenth of what arrays do to hand over from Python."""
-    batch, heads, many, query, bias, biased, key_bits, value_bits, block, ahead, packed, start, stop = places[:13]
-    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, fk, key_first, key_dim, _ = places[13:26]
-    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, fv, value_first, value_dim, groups = places[26:]
+    batch, heads, many, query, bias, biased, key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop = places[:15]
+    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, fk, key_first, key_dim, _ = places[15:28]
+    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, fv, value_first, value_dim, groups = places[28:]
     keys, values = (batch, heads, key_rows, key_dim), (batch, heads, value_rows, groups)
     return (
         carray(floats_at(query), (batch, heads, many, key_dim)), scale,
@@ -703,7 +724,7 @@ def heads_at(scale, places):
         carray(bytes_at(vc), (batch, heads, value_tokens, value_dim * value_bits // 8)), carray(halves_at(vs), values), carray(halves_at(vm), values), carray(floats_at(vg), (batch, heads, value_blocks, 1)),
         carray(floats_at(rk), (batch, heads, key_capacity, key_dim)), carray(floats_at(rv), (batch, heads, value_capacity, value_dim)),
         carray(floats_at(fk), (batch, heads, key_first, key_dim)), carray(floats_at(fv), (batch, heads, value_first, value_dim)),
-        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, block, ahead, packed, start, stop,
+        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop,
     )  # fmt: skip
 
 

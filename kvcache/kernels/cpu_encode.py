@@ -155,23 +155,46 @@ def put(codes, shift, out):
 
 
 @numba.njit(**COMPILED)
-def load(flat, at, step, channel, square, work, gain):
-    """A head of a block, divided by `gain` [1], its largest magnitude, into work; square [tokens, D]: room. False if a number is infinite or none."""
-    flat_bits, gain_bits = flat.view(np.int32), gain.view(np.int32)
-    block, dim = square.shape
-    gain_bits[0] = 0
+def rotate(rows, size):
+    """Channels, which are the rows, rotated in place in blocks of `size` of them: additions in the order of `hadamard.rotate`."""
+    step = size
+    while step > 1:
+        half = step // 2
+        for first in range(0, rows.shape[0], step):
+            for k in range(first, first + half):
+                upper, lower = rows[k], rows[k + half]
+                for i in range(upper.shape[0]):
+                    a, b = upper[i], lower[i]
+                    upper[i], lower[i] = a + b, a - b
+        step = half
+    by = np.float32(float(size) ** -0.5)
+    for k in range(rows.shape[0]):
+        row = rows[k]
+        for i in range(row.shape[0]):
+            row[i] *= by
+
+
+@numba.njit(**COMPILED)
+def load(flat, at, step, channel, turn, square, work, gain):
+    """A head of a block, rotated where `turn` is more than 1 and divided by `gain` [1], its largest magnitude, into work; square [tokens, D]: room. False if a number is infinite or none."""
+    gain_bits, (block, dim) = gain.view(np.int32), square.shape
+    rows, lanes = work if channel else square, square.reshape(dim, block) if channel else work
     for t in range(block):
-        gain_bits[0] = largest(flat_bits[at + t * step : at + t * step + dim], gain_bits[0])
+        rows[t] = flat[at + t * step : at + t * step + dim]
+    if not channel or turn > 1:
+        transpose(rows, lanes)
+    if turn > 1:
+        rotate(lanes, turn)
+    if channel and turn > 1:
+        transpose(lanes, rows)
+    numbers = work.reshape(-1)
+    gain_bits[0] = largest(numbers.view(np.int32), np.int32(0))
     if gain_bits[0] >= INFINITY:
         return False
     gain[0] = max(gain[0], TINY32)
-    rows = work if channel else square
-    for t in range(block):
-        x, out, by = flat[at + t * step : at + t * step + dim], rows[t], gain[0]
-        for i in range(out.shape[0]):
-            out[i] = x[i] / by
-    if not channel:
-        transpose(square, work)
+    by = gain[0]
+    for i in range(numbers.shape[0]):
+        numbers[i] /= by
     return True
 
 
@@ -197,10 +220,10 @@ def pack_channels(codes, first, nbits, out):
 
 
 @numba.njit(**COMPILED)
-def encode_heads(flat, steps, channel, group, nbits, rim, fits, cubed, codes, scales, minima, gains, first, last):
+def encode_heads(flat, steps, channel, turn, group, nbits, rim, fits, cubed, codes, scales, minima, gains, first, last):
     """Blocks first to last, counted over batch x heads x blocks, of states [B, H, T, D] into what `quantize.Encoded` holds, float16 by its bits.
 
-    Element [b, h, t, d] of the states is flat[b steps[0] + h steps[1] + t steps[2] + d]. channel: does a group run along tokens? rim: the share of
+    Element [b, h, t, d] of the states is flat[b steps[0] + h steps[1] + t steps[2] + d]. channel: does a group run along tokens? turn: channels that are rotated together, or 1. rim: the share of
     a range that levels leave out at each end. fits: how often they are fitted, by `cubed` deviations or all alike. Returns False, and nothing that
     was written counts, if a number was infinite or none at all, or a level beyond float16.
     """
@@ -214,7 +237,7 @@ def encode_heads(flat, steps, channel, group, nbits, rim, fits, cubed, codes, sc
     for n in range(first, last):
         b, h, index = n // blocks // heads, n // blocks % heads, n % blocks
         begin, end = index * block, (index + 1) * block
-        within = load(flat, b * steps[0] + h * steps[1] + begin * steps[2], steps[2], channel, square, work, gain)
+        within = load(flat, b * steps[0] + h * steps[1] + begin * steps[2], steps[2], channel, turn, square, work, gain)
         gains[b, h, index, 0] = gain[0]
         for g in range(rows // group):
             part = work[g * group : (g + 1) * group]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..extras import why_not_imported
+from ..hadamard import rotate
 from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native
 from . import reference
 from .packed import Packed
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 NBITS, BLOCKS = (8, 4, 2), (16, 32, 64, 128)
 TOKENS, QUERIES = 16, 128  # of one forward, and of all query heads that share a key head
-WIDE = 128  # lanes of a head from which fewer queries fit in registers, and none at all in float32
+NARROW, WIDE = 64, 128  # lanes of a head beyond which fewer queries fit in registers, and none at all in float32
 SPAN, SPANS = 256, 64  # tokens that a program reads at least, and programs to a head at most
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CLOSE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4}  # of values about 1: keys, values and weights are rounded to this dtype, as torch's attention does
@@ -85,7 +86,7 @@ class Kind(NamedTuple):
 def kind_of(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None) -> Kind:
     many, count = query.shape[1] // keys.shape[1], query.shape[2]
     sides = [Side.of(states.scheme, states.residual.shape[3]) for states in (keys, values)]
-    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= WIDE else 32  # what fits in registers, by tests/compile_kernels.py
+    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= NARROW else 32  # what fits in registers, by tests/compile_kernels.py
     rows = min(most, max(16, 1 << (many * count - 1).bit_length()))
     return Kind(*sides, query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
 
@@ -107,7 +108,7 @@ def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | 
     """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
-    if (keys.block, keys.packed) != (values.block, values.packed) or keys.shape[:3] != values.shape[:3]:
+    if (keys.block, keys.packed, keys.ahead) != (values.block, values.packed, values.ahead) or keys.shape[:3] != values.shape[:3]:
         return False
     if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
@@ -214,17 +215,18 @@ def error_of(kind: Kind, device: torch.device) -> float:
 
 def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Packed, torch.Tensor | None]:
     """A query, keys, values and a mask of a kind: two key heads, three blocks and some recent tokens."""
-    packed, recent, generator = 3 * kind.block, 9, torch.Generator().manual_seed(0)
+    packed, recent, ahead, generator = 3 * kind.block, 9, 4, torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
 
     def side(of: Side) -> Packed:
         scheme = Scheme(of.bits, "channel" if of.channel else "token", of.group, native)
-        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), normal(1, 2, recent, of.dim).to(kind.dtype), 0, recent)
+        rows, first = (normal(1, 2, count, of.dim).to(kind.dtype) for count in (recent, ahead))
+        return Packed(scheme, kind.block, packed, scheme.encode(normal(1, 2, packed, of.dim), kind.block), rows, 0, recent, first, ahead)
 
     count = max(1, min(TOKENS, kind.rows // kind.many))
-    keep = torch.arange(packed + recent, device=device)[None] % 7 > 0
+    keep = torch.arange(ahead + packed + recent, device=device)[None] % 7 > 0
     keep = keep.expand(count, -1)[None, None]
     mask = (None, keep, torch.where(keep, 0.0, -1e4).to(kind.dtype))[kind.mask]
     return normal(1, 2 * kind.many, count, kind.keys.dim).to(kind.dtype), side(kind.keys), side(kind.values), mask
@@ -235,6 +237,25 @@ def example(kind: Kind, device: torch.device) -> tuple[torch.Tensor, Packed, Pac
 
 def attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None = None) -> torch.Tensor:
     """Few tokens', query [B, Hq, n, D], none of which goes by is_causal: [B, Hq, n, value D]. `span`: tokens to a program, a multiple of a block."""
+    scheme, query, keys, values = values.scheme, _turned(keys, query), _as_kernels_read(keys), _as_kernels_read(values)
+    out = _attention(query, keys, values, mask, scale, span)
+    return scheme.turned(out).to(out.dtype) if scheme.rotated else out
+
+
+def _turned(held: Packed, states: torch.Tensor) -> torch.Tensor:
+    """Rotated as the codes are, in the states' own dtype."""
+    return held.scheme.turned(states).to(states.dtype) if held.scheme.rotated else states
+
+
+def _as_kernels_read(states: Packed) -> Packed:
+    """The same, what is in full precision rotated where the codes are."""
+    if not states.scheme.rotated:
+        return states
+    rows, first = _turned(states, states.recent()), states.first if states.first is None else _turned(states, states.first[:, :, : states.ahead])
+    return states._replace(residual=rows, start=0, stop=rows.shape[2], first=first)
+
+
+def _attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float, span: int | None) -> torch.Tensor:
     from .cuda_attention import attend, join
 
     kind, (batch, heads, tokens, _) = kind_of(query, keys, values, mask), keys.shape
@@ -242,17 +263,22 @@ def attention(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Ten
     span = span or span_of(tokens, keys.block)
     splits = -(-tokens // span)
     parts, tops, totals = (torch.empty(batch * heads, splits, queries, *last, dtype=torch.float32, device=query.device) for last in ((kind.values.dim,), (), ()))
-    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent())]
+    buffers = [_heads_apart(part) for states in (keys, values) for part in (*states.encoded, states.recent(), _ahead(states))]
     bias = _as_read(mask, batch, query.shape[1], count)
     with torch.cuda.device(query.device.index if query.is_cuda else -1):
         attend[(batch * heads, splits, -(-queries // kind.rows))](
             query.contiguous(), query if bias is None else bias, parts, tops, totals, *buffers, *(_head(part) for part in buffers),
-            float(scale), count, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
+            float(scale), count, keys.ahead, keys.packed, keys.stop - keys.start, span, splits, *((0, 0, 0) if bias is None else bias.stride()[:3]),
             HEADS=heads, **kind.constants(), num_warps=kind.warps, num_stages=2, enable_fp_fusion=True,
         )  # fmt: skip
         out = torch.empty(*query.shape[:3], kind.values.dim, dtype=query.dtype, device=query.device)
         join[(batch * heads, queries)](parts, tops, totals, out, splits, queries, DIM=kind.values.dim, LANES=1 << (kind.values.dim - 1).bit_length(), num_warps=4, enable_fp_fusion=True)
     return out
+
+
+def _ahead(states: Packed) -> torch.Tensor:
+    """The rows before the codes; any where there are none."""
+    return states.recent() if states.first is None else states.first[:, :, : states.ahead]
 
 
 def span_of(tokens: int, block: int) -> int:
@@ -308,6 +334,7 @@ def encoded(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
     """By the kernel."""
     from . import cuda_encode
 
+    states = rotate(states) if scheme.rotated else states
     states = states if states.stride(3) == 1 else states.contiguous()
     (b, h, t, d), side, constants = states.shape, Side.of(scheme, states.shape[3]), encode_constants(scheme, states.shape[3], block)
     shape = (b, h, t // block, d) if side.channel else (b, h, t, d // side.group)

@@ -100,20 +100,36 @@ def taken_in(scores, values, top, total, sums, DTYPE: tl.constexpr, PRECISION: t
     return higher, total * fade + tl.sum(weights, axis=1), sums
 
 
-@triton.jit(do_not_specialize=["count", "packed", "recent", "span", "splits", "mask_batch", "mask_head", "mask_row"])
+@triton.jit
+def over_rows(
+    key_rows, value_rows, first, last, column, asked, mask_rows, is_row, scale, top, total, sums, N: tl.constexpr, MASK: tl.constexpr,
+    KEY_DIM: tl.constexpr, KEY_UNIT: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_UNIT: tl.constexpr, VALUE_PAD: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The running softmax with rows first to last in full precision, the first of all under this column of the mask."""
+    for at in range(tl.maximum(first, 0), last, N):
+        token = at + tl.arange(0, N)
+        there = token < last
+        keys = rows_at(key_rows, token, there, KEY_DIM, KEY_UNIT, KEY_PAD, DTYPE)
+        scores = masked(tl.dot(asked, tl.trans(keys), input_precision=PRECISION) * scale, mask_rows, column + token, there, is_row, MASK)
+        values = rows_at(value_rows, token, there, VALUE_DIM, VALUE_UNIT, VALUE_PAD, DTYPE)
+        top, total, sums = taken_in(scores, values, top, total, sums, DTYPE, PRECISION)
+    return top, total, sums
+
+
+@triton.jit(do_not_specialize=["count", "ahead", "packed", "recent", "span", "splits", "mask_batch", "mask_head", "mask_row"])
 def attend(
     query, mask, parts, tops, totals,
-    key_codes, key_scales, key_minima, key_gains, key_rows, value_codes, value_scales, value_minima, value_gains, value_rows,
-    key_codes_head, key_scales_head, key_minima_head, key_gains_head, key_rows_head,
-    value_codes_head, value_scales_head, value_minima_head, value_gains_head, value_rows_head,
-    scale, count, packed, recent, span, splits, mask_batch, mask_head, mask_row,
+    key_codes, key_scales, key_minima, key_gains, key_rows, key_first, value_codes, value_scales, value_minima, value_gains, value_rows, value_first,
+    key_codes_head, key_scales_head, key_minima_head, key_gains_head, key_rows_head, key_first_head,
+    value_codes_head, value_scales_head, value_minima_head, value_gains_head, value_rows_head, value_first_head,
+    scale, count, ahead, packed, recent, span, splits, mask_batch, mask_head, mask_row,
     HEADS: tl.constexpr, MANY: tl.constexpr, BLOCK: tl.constexpr, MASK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr,
     KEY_BITS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_GROUP: tl.constexpr, KEY_CHANNEL: tl.constexpr, KEY_UNIT: tl.constexpr, KEY_PAD: tl.constexpr,
     VALUE_BITS: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_GROUP: tl.constexpr, VALUE_CHANNEL: tl.constexpr, VALUE_UNIT: tl.constexpr, VALUE_PAD: tl.constexpr,
 ):  # fmt: skip
     """Program (head of a batch row, span, M of its queries): weighted values of a span's tokens into parts [heads, splits, queries, D], its largest scores and sums beside.
 
-    Queries [heads, MANY * count, D]: MANY query heads to a key head, `count` tokens each. A span counts codes first, then rows in full precision.
+    Queries [heads, MANY * count, D]: MANY query heads to a key head, `count` tokens each. A span counts codes, then recent rows, then those ahead of the codes.
     `*_head`: elements from one head to the next in a buffer.
     """
     head, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -127,26 +143,27 @@ def attend(
     LANES: tl.constexpr = VALUE_DIM // VALUE_UNIT * VALUE_PAD
     top, total, sums = tl.full((M,), LOWEST, tl.float32), tl.zeros((M,), tl.float32), tl.zeros((M, LANES), tl.float32)
     first = split * span
-    last = tl.minimum(first + span, packed + recent)
+    last = tl.minimum(first + span, packed + recent + ahead)
     for at in range(first, tl.minimum(last, packed), N):
         token, block = at + tl.arange(0, N), at // BLOCK
         keys = decoded(
             key_codes + head * key_codes_head, key_scales + head * key_scales_head, key_minima + head * key_minima_head, key_gains + head * key_gains_head,
             token, block, KEY_BITS, KEY_DIM, KEY_GROUP, KEY_CHANNEL, KEY_UNIT, KEY_PAD, DTYPE,
         )  # fmt: skip
-        scores = masked(tl.dot(asked, tl.trans(keys), input_precision=PRECISION) * scale, mask_rows, token, token < last, is_row, MASK)
+        scores = masked(tl.dot(asked, tl.trans(keys), input_precision=PRECISION) * scale, mask_rows, ahead + token, token < last, is_row, MASK)
         values = decoded(
             value_codes + head * value_codes_head, value_scales + head * value_scales_head, value_minima + head * value_minima_head, value_gains + head * value_gains_head,
             token, block, VALUE_BITS, VALUE_DIM, VALUE_GROUP, VALUE_CHANNEL, VALUE_UNIT, VALUE_PAD, DTYPE,
         )  # fmt: skip
         top, total, sums = taken_in(scores, values, top, total, sums, DTYPE, PRECISION)
-    for at in range(tl.maximum(first - packed, 0), last - packed, N):
-        token = at + tl.arange(0, N)
-        there = token < last - packed
-        keys = rows_at(key_rows + head * key_rows_head, token, there, KEY_DIM, KEY_UNIT, KEY_PAD, DTYPE)
-        scores = masked(tl.dot(asked, tl.trans(keys), input_precision=PRECISION) * scale, mask_rows, packed + token, there, is_row, MASK)
-        values = rows_at(value_rows + head * value_rows_head, token, there, VALUE_DIM, VALUE_UNIT, VALUE_PAD, DTYPE)
-        top, total, sums = taken_in(scores, values, top, total, sums, DTYPE, PRECISION)
+    top, total, sums = over_rows(
+        key_rows + head * key_rows_head, value_rows + head * value_rows_head, first - packed, tl.minimum(last - packed, recent), ahead + packed, asked, mask_rows, is_row, scale, top, total, sums,
+        N, MASK, KEY_DIM, KEY_UNIT, KEY_PAD, VALUE_DIM, VALUE_UNIT, VALUE_PAD, DTYPE, PRECISION,
+    )  # fmt: skip
+    top, total, sums = over_rows(
+        key_first + head * key_first_head, value_first + head * value_first_head, first - packed - recent, last - packed - recent, 0, asked, mask_rows, is_row, scale, top, total, sums,
+        N, MASK, KEY_DIM, KEY_UNIT, KEY_PAD, VALUE_DIM, VALUE_UNIT, VALUE_PAD, DTYPE, PRECISION,
+    )  # fmt: skip
     place = (head * splits + split) * queries + row
     tl.store(tops + place, top, mask=is_row)
     tl.store(totals + place, total, mask=is_row)

@@ -46,7 +46,7 @@ class Packed(NamedTuple):
 
     def dense(self) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded."""
-        return self.behind_first([self.decoded(0, self.packed, self.residual.dtype), self.recent()])
+        return self.behind_first([self.scheme.decode(self.part(0, self.packed), self.block, self.residual.dtype), self.recent()])
 
     def behind_first(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """Parts [B, H, some, D] in one, the first tokens before them."""
@@ -54,24 +54,23 @@ class Packed(NamedTuple):
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def recent(self) -> torch.Tensor:
-        """The tokens in full precision [B, H, stop - start, D]."""
+        """The tokens in full precision behind the packed ones [B, H, stop - start, D]."""
         return self.residual[:, :, self.start : self.stop]
 
-    def decoded(self, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
-        """Packed tokens first to last [B, H, last - first, D]; both multiples of `block`, or first 0 and last `packed`."""
+    def part(self, begin: int, end: int) -> Encoded:
+        """Packed tokens begin to end; both multiples of `block`, or 0 and `packed`."""
         rows = self.scheme.group if self.scheme.axis == "channel" else 1
         steps = (1, rows, rows, self.block)
-        encoded = Encoded(*(part[:, :, first // step : last // step] for part, step in zip(self.encoded, steps)))
-        return self.scheme.decode(encoded, self.block, dtype)
+        return Encoded(*(part[:, :, begin // step : end // step] for part, step in zip(self.encoded, steps)))
 
     def pieces(self) -> Iterator[torch.Tensor]:
-        """All tokens in turn as float32 [B, H, some, D]: the packed ones, no more at a time than PIECE says where a block is not more, with the first before them, then the residual."""
+        """All tokens in turn as float32 [B, H, some, D], rotated if the codes are: packed ones, no more at a time than PIECE says where a block is not more, the first before them, then the residual."""
         step = max(1, PIECE.get(self.device.type, PIECE_ELSEWHERE) // self.block) * self.block
         for begin in range(0, self.packed, step):
-            some = self.decoded(begin, min(begin + step, self.packed), torch.float32)
-            yield some if begin else self.behind_first([some])
+            some = self.scheme.levels(self.part(begin, min(begin + step, self.packed)), self.block)
+            yield some if begin or self.first is None else torch.cat([self.scheme.turned(self.first[:, :, : self.ahead]), some], dim=2)
         if self.stop > self.start:
-            yield self.recent().float()
+            yield self.scheme.turned(self.recent())
 
     def alike(self, other: "Packed") -> bool:
         """Are as many tokens of both first ones, codes and residual, in blocks of one size? Keys of one cache beside values of another may not be."""

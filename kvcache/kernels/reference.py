@@ -14,10 +14,10 @@ from .packed import Packed
 def attention(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool = False) -> torch.Tensor:
     """scaled_dot_product_attention of query [B, Hq, n, D] over keys and values [B, H, T, D], Hq a multiple of H; returns [B, Hq, n, value D] in the query's dtype.
 
-    `mask`: boolean, or to be added, [B or 1, Hq or 1, n or 1, T]. `is_causal`: query i attends to keys 0 to i. All is computed in float32.
+    `mask`: boolean, or to be added, [B or 1, Hq or 1, n or 1, T]. `is_causal`: query i attends to keys 0 to i. All is computed in float32. Where codes are rotated, so are the query, what is in full precision, and the output once more.
     """
     batch, heads, _, dim = keys.shape
-    queries, lowest = (query.float() * scale).reshape(batch, heads, -1, dim), torch.finfo(torch.float32).min  # [B, H, G n, D]
+    queries, lowest = (_turned(keys, query) * scale).reshape(batch, heads, -1, dim), torch.finfo(torch.float32).min  # [B, H, G n, D]
     top = torch.full((*queries.shape[:3], 1), lowest, dtype=torch.float32, device=query.device)
     total, out, first = torch.zeros_like(top), 0.0, 0
     for some_keys, some_values in zip(_pieces(keys), _pieces(values), strict=True):
@@ -29,7 +29,12 @@ def attention(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed |
         weights, fade = (scores - top).exp(), (before - top).exp()
         total, out = total * fade + weights.sum(dim=3, keepdim=True), out * fade + weights @ some_values
         first = last
-    return (out / total).reshape(*query.shape[:3], -1).to(query.dtype)
+    return _turned(values, out / total).reshape(*query.shape[:3], -1).to(query.dtype)
+
+
+def _turned(held: Packed | torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """A query [..., D] rotated as the pieces of `held` are, or attention's output rotated back; float32."""
+    return held.scheme.turned(states) if isinstance(held, Packed) else states.float()
 
 
 def _pieces(states: Packed | torch.Tensor) -> Iterator[torch.Tensor]:

@@ -13,6 +13,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -33,6 +34,7 @@ CACHES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 BETWEEN = ("Hello, how are you?", "Tell me a story about a fox.", "What can you do?", "Tell me a story about a robot.")
 SILENT_SECONDS = 15  # until a server of this measurement takes a client for gone
+PREFIX_BYTES = 16_000_000  # that a server keeps of what it has read, though all have left: not to be taken for a leak
 PATIENCE = 120  # seconds for one answer
 
 
@@ -80,9 +82,10 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         root = Path(__file__).resolve().parents[2]
-        settings = {"KVCACHE_PEOPLE_AT_ONCE": str(people), "KVCACHE_API_SECONDS": str(SILENT_SECONDS)}
+        settings = {"KVCACHE_PEOPLE_AT_ONCE": str(people), "KVCACHE_API_SECONDS": str(SILENT_SECONDS), "KVCACHE_PREFIX_BYTES": str(PREFIX_BYTES), "PYTHONFAULTHANDLER": "1"}
         command = [sys.executable, "app.py", "--port", str(port), *(["--model", model] if model else [])]
-        self.process = subprocess.Popen(command, cwd=root, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.words = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, cwd=root, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=self.words)
         self.address = f"http://127.0.0.1:{port}/gradio_api/call/chat"
         self.page = f"http://127.0.0.1:{port}"
 
@@ -96,10 +99,17 @@ class Server:
             except OSError:
                 time.sleep(0.3)
         self.close()
-        raise RuntimeError(f"the playground did not start: {self.process.stderr.read().decode()[-2000:] if self.process.stderr else ''}")
+        raise RuntimeError(f"the playground did not start: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """How its log ends, and its exit status, if it has one."""
+        self.words.seek(0)
+        return f"{self.words.read().decode()[-2000:]} (exit status {self.process.poll()})"
 
     def rss(self) -> float:
-        """Resident memory in MB."""
+        """Resident memory in MB. Raises RuntimeError with its last words where it has ended."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the playground ended: {self.last_words()}")
         return psutil.Process(self.process.pid).memory_info().rss / 1e6
 
     def close(self) -> None:
@@ -110,8 +120,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
 
-    def ask(self, session: str, data: list) -> dict[str, Any]:
-        """One answer of /chat. Raises RuntimeError with what the server says."""
+    def ask(self, session: str, data: list) -> tuple[dict[str, Any], float]:
+        """One answer of /chat, and the seconds until its first words were there. Raises RuntimeError with what the server says."""
+        begun, first = time.monotonic(), 0.0
         body = json.dumps({"data": data, "session_hash": session}).encode()
         asked = urllib.request.Request(self.address, body, {"Content-Type": "application/json"})
         event = json.load(urllib.request.urlopen(asked, timeout=PATIENCE))["event_id"]
@@ -119,10 +130,13 @@ class Server:
         for line in urllib.request.urlopen(f"{self.address}/{event}", timeout=PATIENCE):
             name, _, said = line.decode().strip().partition(": ")
             kind = said if name == "event" else kind
-            if name == "data" and kind in ("complete", "error"):
-                if kind == "error":
-                    raise RuntimeError(said)
-                return json.loads(said)[0]
+            if name == "data" and kind == "error":
+                raise RuntimeError(said)
+            if name == "data" and kind in ("generating", "complete"):
+                answer = json.loads(said)[0]
+                first = first or (time.monotonic() - begun if answer["reply"] or kind == "complete" else 0.0)
+                if kind == "complete":
+                    return answer, first
         raise RuntimeError("the answer broke off")
 
 
@@ -144,22 +158,16 @@ def visit(server: Server, figures: Figures, number: int, code: str, others: set[
         for turn, message in enumerate(said):
             if time.monotonic() >= end:
                 return
-            begun = time.monotonic()
             try:
-                answer = server.ask(f"person{number}visit{visits}", [message, "", cache, parameters, "", 0.0, tokens, 0])
+                answer, first = server.ask(f"person{number}visit{visits}", [message, "", cache, parameters, "", 0.0, tokens, 0, 1.0, 0, 0.0, 1.0, False])
             except Exception as error:
                 figures.errors.append(f"{type(error).__name__}: {error}")
-                continue
-            note(figures, answer, time.monotonic() - begun)
+                if server.process.poll() is not None:
+                    return
+                time.sleep(1.0)
+                break  # to the next visit
+            figures.turns.append({"tokens": answer["stats"]["generated"], "first_token": first})
             check(figures, answer["reply"], code if turn == len(said) - 1 else None, others)
-
-
-def note(figures: Figures, answer: dict[str, Any], seconds: float) -> None:
-    """One turn: its tokens, and the wait until the first of them, HTTP and queues included."""
-    stats = answer["stats"]
-    rate = stats["decode_tokens_per_second"]
-    writing = (stats["generated"] - 1) / rate if rate else 0.0
-    figures.turns.append({"tokens": stats["generated"], "first_token": max(0.0, seconds - writing), "seconds": seconds})
 
 
 def check(figures: Figures, reply: str, code: str | None, others: set[str]) -> None:

@@ -175,7 +175,11 @@
     let follow = true, questions = 0;
     const clean = (node) => {
       const label = node.getAttribute("aria-label");
-      if (label?.includes("<")) node.setAttribute("aria-label", `${label.split(":")[0]}: ${node.textContent.trim()}`);
+      if (!/<(div|span|details)\b/.test(label)) return;
+      const [who] = label.split(":");
+      const inert = new DOMParser().parseFromString(label.slice(who.length + 1), "text/html");
+      const words = `${who}: ${inert.body.textContent.trim()}`;
+      if (words !== label) node.setAttribute("aria-label", words);
     };
     const settle = () => {
       chat.querySelectorAll("[data-testid][aria-label]").forEach(clean);

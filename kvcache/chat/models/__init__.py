@@ -2,10 +2,10 @@
 
 from .config_only import config_from_text, config_named, is_here
 from .loading import LoadedModel, pick_device, pick_dtype, wrap
-from .menu import CHOICES, DEFAULT, ModelChoice, ModelError, Progress, find_choice, for_strangers, offer, serve_strangers
+from .menu import CHOICES, DEFAULT, ModelChoice, ModelError, Progress, find_choice, for_strangers, is_allowed, offer, serve_strangers
 from .store import STORE, ModelStore, load
 
 __all__ = [
-    "CHOICES", "DEFAULT", "STORE", "LoadedModel", "ModelChoice", "ModelError", "ModelStore", "Progress", "config_from_text", "config_named", "find_choice", "for_strangers", "is_here", "load", "offer",
+    "CHOICES", "DEFAULT", "STORE", "LoadedModel", "ModelChoice", "ModelError", "ModelStore", "Progress", "config_from_text", "config_named", "find_choice", "for_strangers", "is_allowed", "is_here", "load", "offer",
     "pick_device", "pick_dtype", "serve_strangers", "wrap",
 ]  # fmt: skip

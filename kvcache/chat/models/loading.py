@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,35 @@ class LoadedModel:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How accelerate is to spread a model's layers: what `from_pretrained` takes."""
+
+    device_map: str | dict[str, int | str]
+    max_memory: dict[int | str, int | str] | None = None
+    offload_folder: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        given = {"device_map": self.device_map, "max_memory": self.max_memory, "offload_folder": self.offload_folder}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def spread_of(device: str | torch.device | None, device_map: str | dict | None, max_memory: dict | None, offload_folder: str | os.PathLike | None) -> Spread | None:
+    """None where the model is to be on one device. Raises ModelError for settings that contradict each other, or without accelerate."""
+    if device_map is None:
+        if max_memory is not None or offload_folder is not None:
+            raise ModelError('max_memory and offload_folder are for a model that is spread: add device_map="auto".')
+        return None
+    if device is not None:
+        raise ModelError(f"device={str(device)!r} puts the model in one place and device_map={device_map!r} spreads it: give one of the two.")
+    try:
+        import accelerate  # noqa: F401
+    except ImportError as error:
+        raise ModelError("device_map spreads a model by accelerate, which is not installed: pip install accelerate.") from error
+    return Spread(device_map, max_memory, None if offload_folder is None else str(offload_folder))
+
+
 def pick_device(device: str | torch.device | None = None) -> torch.device:
     """The device asked for, or the best present: cuda, then mps, then cpu."""
     if device is not None:
@@ -111,7 +141,7 @@ def bundled_folder(name: str) -> Path:
 
 
 def _read_folder(
-    choice: ModelChoice, folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress | None
+    choice: ModelChoice, folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress | None, spread: Spread | None
 ) -> LoadedModel:
     report(progress, 0.8, f"Reading {choice.title}: configuration and tokenizer")
     config = read_config(choice, folder)
@@ -119,8 +149,9 @@ def _read_folder(
     report(progress, 0.85, f"Reading {choice.title}: weights")
     maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
-        model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True)
-        model = model.to(device).eval()
+        placed = spread.arguments if spread else {}
+        model = maker.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True, **placed)
+        model = model.eval() if spread else model.to(device).eval()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(f"{choice.id} does not fit into {device.type} memory: pick a smaller model.") from error
     except Exception as error:
@@ -128,12 +159,12 @@ def _read_folder(
     return wrap(choice.id, model, tokenizer, title=choice.title)
 
 
-def from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
+def from_files(choice: ModelChoice, device: torch.device, dtype: torch.dtype, progress: Progress | None, spread: Spread | None = None) -> LoadedModel:
     """The model from its folder, found or downloaded. Whatever goes wrong is a ModelError: files may be broken in ways nobody thought of."""
     try:
-        folder = _folder_of(choice, device, dtype, progress)
+        folder = _folder_of(choice, torch.device("meta") if spread else device, dtype, progress)
         with LOADING:
-            return _read_folder(choice, folder, device, dtype, progress)
+            return _read_folder(choice, folder, device, dtype, progress, spread)
     except ModelError:
         raise
     except Exception as error:

@@ -62,6 +62,7 @@ DEFAULT = bundled.DEFAULT
 CHOICES: list[ModelChoice] = [*(_bundled(name) for name in bundled.MODELS), *HUB_CHOICES]
 
 
+_offered: set[str] = set()  # by whoever started the program
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _FOLDER_STARTS = ("/", "./", "../", "~", ".\\")
 
@@ -69,6 +70,8 @@ _FOLDER_STARTS = ("/", "./", "../", "~", ".\\")
 def find_choice(model_id: str) -> ModelChoice:
     """The listed choice of that id, or a new one for a hub id or a folder typed in. Raises ModelError."""
     text = str(model_id or "").strip()
+    if not is_allowed(text):
+        raise ModelError(f"{_shortened(text)!r} is not open here: pick one of {', '.join(choice.id for choice in CHOICES if is_allowed(choice.id))}.")
     for choice in CHOICES:
         if choice.id == text:
             return choice
@@ -82,6 +85,12 @@ def find_choice(model_id: str) -> ModelChoice:
         folders = "" if for_strangers() else ", or a folder that starts with '/', './' or '~'"
         raise ModelError(f"{_shortened(text)!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct'{folders}.")
     return ModelChoice(text, text.split("/")[-1], "hub", "from the hub")
+
+
+def is_allowed(model_id: str) -> bool:
+    """May this model be opened here? All may, unless the environment's KVCACHE_MODELS lists those that may, between commas."""
+    listed = [name.strip() for name in os.environ.get("KVCACHE_MODELS", "").split(",") if name.strip()]
+    return not listed or model_id in listed or model_id in _offered
 
 
 def _shortened(text: str) -> str:
@@ -123,6 +132,7 @@ def for_strangers() -> bool:
 
 def offer(model_id: str) -> None:
     """List a model, and so leave it open to everybody. Raises ModelError as `find_choice` does."""
+    _offered.add(str(model_id).strip())
     choice = find_choice(model_id)
     if choice not in CHOICES:
         CHOICES.insert(0, choice)

@@ -59,4 +59,7 @@ def _free_disk() -> int | None:
 
 
 def _free_memory(device: torch.device) -> int | None:
+    """Bytes; None where nobody knows, as on "meta", which is said for a model that is spread: what does not fit in one place goes to another."""
+    if device.type == "meta":
+        return None
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()

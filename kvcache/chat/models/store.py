@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 
 import torch
 
 from ...validation import whole_number
-from .loading import LoadedModel, from_files, pick_device, pick_dtype
+from .loading import LoadedModel, Spread, from_files, pick_device, pick_dtype, spread_of
 from .menu import DEFAULT, Progress, find_choice, report
 
 
@@ -32,18 +33,19 @@ class ModelStore:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         progress: Progress | None = None,
+        spread: Spread | None = None,
     ) -> LoadedModel:
         """The model, from memory where it is there. Raises ModelError with one sentence on what to do."""
         choice = find_choice(model_id)
         device = pick_device(device)
         dtype = pick_dtype(device, dtype)
-        key = (choice.id, str(device), str(dtype))
+        key = (choice.id, str(spread or device), str(dtype))
         with self._guard:
             loading = self._loading.setdefault(key, threading.Lock())
         with loading:
             loaded = self._get(key)
             if loaded is None:
-                loaded = from_files(choice, device, dtype, progress)
+                loaded = from_files(choice, device, dtype, progress, spread)
                 self._put(key, loaded)
         report(progress, 1.0, f"{loaded.title} is ready")
         return loaded
@@ -80,10 +82,16 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     progress: Progress | None = None,
+    device_map: str | dict[str, int | str] | None = None,
+    max_memory: dict[int | str, int | str] | None = None,
+    offload_folder: str | os.PathLike | None = None,
 ) -> LoadedModel:
     """Load a bundled model, a hub model or a local folder, or take it from the models kept in memory.
+
+    `device_map`: let accelerate spread the layers over devices, the CPU and a disk, "auto" or a device by module, as `from_pretrained`
+    does; `max_memory` by device, and `offload_folder` for what goes to a disk. A cache's layers are where the model's compute.
 
     `progress(fraction, text)` is called from the loading thread. Raises ModelError: gated, unknown, no network, no
     safetensors, no tokenizer, not a causal language model, too large.
     """
-    return STORE.load(model_id, device, dtype, progress)
+    return STORE.load(model_id, device, dtype, progress, spread_of(device, device_map, max_memory, offload_folder))

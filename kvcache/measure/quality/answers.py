@@ -26,13 +26,16 @@ class Answer:
 def aware(loaded: LoadedModel, spec: Spec, prompts: Sequence[Prompt], chunk: int | None = None) -> Iterator[Answer]:
     """The question is part of the prompt that a cache reads, and by which it may choose what to keep."""
     for prompt in prompts:
-        yield _reply(loaded, spec.make(loaded), [], [*prompt.context, *prompt.rest], prompt, chunk)
+        ids = [*prompt.context, *prompt.rest]
+        cache, seen = spec.begin(loaded, ids, chunk)
+        yield _reply(loaded, cache, ids[:seen], ids[seen:], prompt, chunk)
 
 
 def agnostic(loaded: LoadedModel, spec: Spec, prompts: Sequence[Prompt], chunk: int | None = None) -> Iterator[Answer]:
     """The question comes when the cache has read all else, once; each goes on from a copy."""
-    cache, context = spec.make(loaded), prompts[0].context
-    for piece in prefill_chunks(loaded, context, 0, chunk or len(context)):
+    context = prompts[0].context
+    cache, seen = spec.begin(loaded, context, chunk)
+    for piece in prefill_chunks(loaded, context[seen:], seen, chunk or len(context)):
         forward(loaded, cache, piece)
     for prompt in prompts:
         yield _reply(loaded, cache.fork(), context, prompt.rest, prompt, chunk)

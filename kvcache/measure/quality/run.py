@@ -137,8 +137,9 @@ class _Run:
             yield from self._piece(spec, words, lambda spec=spec: [self._drifted(spec, number, passage, tables)])
 
     def _drifted(self, spec: Spec, number: int, passage: Passage, tables: list[torch.Tensor]) -> Drifted:
-        cache = spec.make(self.loaded)
-        table = teacher_forced(self.loaded, cache, passage.prompt, passage.continuation, prefill_chunk=self.plan.chunk or len(passage.prompt))
+        prompt = passage.prompt
+        cache, seen = spec.begin(self.loaded, prompt, self.plan.chunk)
+        table = teacher_forced(self.loaded, cache, prompt[seen:], passage.continuation, prompt[:seen], self.plan.chunk or len(prompt))
         tables += [] if tables else [table]
         found = drift(tables[0], table)
         surprise = -table[range(len(table)), passage.continuation].mean().item()

@@ -38,6 +38,8 @@ def _figure(rows: Sequence[Row], value: Callable[[Row], float], name: str, words
     contexts = sorted({row.context for row in rows})
     marks = ticks([value(row) for row in rows])
     data = [_line([row for row in rows if row.contender == contender], value, hover) for contender in dict.fromkeys(row.contender for row in rows)]
+    for place, trace in enumerate(data):  # of lines that coincide each is seen: the later, the thinner
+        trace["line"]["width"] = round(6 - 4 * place / max(1, len(data) - 1), 1)
     layout = {
         "margin": {"l": 58, "r": 14, "t": 18, "b": 44}, "hovermode": "closest",
         "xaxis": {"type": "log", "title": {"text": "tokens of context", "standoff": 6}, "tickmode": "array", "tickvals": contexts,
