@@ -704,6 +704,7 @@ def test_a_link_opens_the_page_as_it_was_set_up_and_says_what_it_can_not_have(vi
 def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "is_here", lambda model_id: True)
     page = visit()
+    longest_reply(page, 12)
     send(page, WORDS)
     finished(page, 1)
     page.get_by_text("Keep and share").click()
