@@ -172,7 +172,7 @@
 
   // The conversation: its end stays in view unless its reader has scrolled up, and its labels are words without tags.
   const watchChat = (chat) => {
-    let follow = true, questions = 0;
+    let follow = true, questions = 0, last = 0;
     const clean = (node) => {
       const label = node.getAttribute("aria-label");
       if (!/<(div|span|details)\b/.test(label)) return;
@@ -187,7 +187,11 @@
       if (!box) return;
       if (!box.dataset.followed) {
         box.dataset.followed = "yes";
-        box.addEventListener("scroll", () => { follow = box.scrollTop + box.clientHeight > box.scrollHeight - 40; });
+        box.addEventListener("scroll", () => { // what is written meanwhile moves the end away, and is no scrolling up
+          if (box.scrollTop + box.clientHeight > box.scrollHeight - 40) follow = true;
+          else if (box.scrollTop < last) follow = false;
+          last = box.scrollTop;
+        });
       }
       const asked = chat.querySelectorAll(".user-row").length;
       if (asked > questions) follow = true; // whoever sends wants to see the reply
