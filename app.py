@@ -57,6 +57,7 @@ def main() -> None:
         app, _, _ = blocks.launch(server_name=given.host, server_port=given.port, share=given.share, prevent_thread_lock=True, **theme.launch_options())
     except OSError as error:
         raise SystemExit(f"The page cannot listen on {given.host or '127.0.0.1'}, port {given.port or os.environ.get('GRADIO_SERVER_PORT') or 'from 7860 on'}: {error}") from error
+    page.warm_up(model)
     health.serve(app, registry, model)
     try:
         blocks.block_thread()  # until Ctrl+C or SIGTERM

@@ -357,6 +357,11 @@ class Cache(transformers.Cache):
         return max((crop_floor_of(layer) for layer in self.layers), default=0) if self.shift is None else max(self.shift.crop_floor, *map(crop_floor_of, self.layers))
 
     @property
+    def exact_crop_floor(self) -> int:
+        """Smallest length from which on `crop` leaves the cache as it was when that many tokens had been seen; before it, rounded tokens come back rounded."""
+        return max([self.crop_floor, *(layer.exact_crop_floor for layer in self.layers if isinstance(layer, Layer))])
+
+    @property
     def bounded(self) -> bool:
         """Do the bytes stay bounded however long the stream is?"""
         return bool(self.layers) and all(is_bounded(layer) for layer in self.layers)

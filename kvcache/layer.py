@@ -441,6 +441,11 @@ class Layer(Stored, CacheLayerMixin):
         """Smallest length that `crop` can go back to now."""
         return 0
 
+    @property
+    def exact_crop_floor(self) -> int:
+        """Smallest length from which on `crop` leaves what was held when that many tokens had been seen: a rounded token comes back rounded."""
+        return self.crop_floor
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(kv_length, kv_offset) of the attention that the next `query_length` tokens will do."""
         return self.seen + query_length, 0

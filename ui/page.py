@@ -52,12 +52,15 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         wire_api(registry, model)
     page.queue(api_open=False)  # or a caller could pass by the queue, and be more than people at once
     watch(registry)
-    threading.Thread(target=_warm_up, args=(model,), daemon=True).start()
     return page
 
 
-def _warm_up(model: str) -> None:
-    """Read the first model while the page is being opened; a failure is told when somebody asks for it."""
+def warm_up(model: str) -> None:
+    """Read the first model in a thread while the page is being opened; a failure is told when somebody asks for it."""
+    threading.Thread(target=_read, args=(model,), daemon=True).start()
+
+
+def _read(model: str) -> None:
     try:
         models.load(model)
     except models.ModelError:

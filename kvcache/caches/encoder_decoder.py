@@ -96,6 +96,11 @@ class EncoderDecoderCache(transformers.EncoderDecoderCache):
         """Smallest number of the decoder's tokens that `crop` can go back to now."""
         return max((crop_floor_of(layer) for layer in self.self_attention_cache.layers), default=0)
 
+    @property
+    def exact_crop_floor(self) -> int:
+        """As `Cache.exact_crop_floor`, of the decoder's tokens."""
+        return getattr(self.self_attention_cache, "exact_crop_floor", self.crop_floor)
+
     def token_fates(self) -> list[tuple[str, int]]:
         """(fate, count) of the decoder's tokens, from the oldest to the newest seen."""
         own, seen = self.self_attention_cache, self.tokens_seen

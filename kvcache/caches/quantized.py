@@ -261,6 +261,11 @@ class QuantizedLayer(Layer):
         if self.quantized:
             raise ValueError(EDITS)
 
+    @property
+    def exact_crop_floor(self) -> int:
+        """Before it fewer tokens were held as codes."""
+        return len(self.key_first) + self.quantized + self.residual_length if self.quantized else 0
+
     def _crop_to(self, length: int) -> None:
         """Drop blocks; of a block that is cut in two, the kept tokens come back to the residual as they decode, and of the first block of all the first tokens too."""
         ahead = len(self.key_first)

@@ -603,7 +603,8 @@ class Conversation:
         """Cut the cache to `shared` tokens, or to the last of `cuts` before, so that all that follows is cut as it was; empty it where it can't go back."""
         seen = len(self.cached_ids)
         target = max((cut for cut in cuts if cut <= shared), default=shared)
-        if shared >= seen or (target > 0 and self._cut(target)):
+        exact = target >= getattr(self.cache, "exact_crop_floor", 0)
+        if shared >= seen or (target > 0 and exact and self._cut(target)):
             return
         back, floor = target or shared, _crop_floor(self.cache, seen)
         no_way_back = f"this cache can't go back from {seen:,} to {back:,} tokens" + (f", only to {floor:,}" if 0 < floor < seen else "")
