@@ -138,3 +138,21 @@ def test_a_static_layer_that_is_reset_can_be_filled_again_in_place():
     layer.reset()
     layer.update(states([[5.0]]), states([[5.0]]))
     assert layer.keys.data_ptr() == address and layer.keys[0, 0, :, 0].tolist() == [5.0] + [0.0] * 7
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seen=st.integers(1, 90), residual=st.integers(0, 20), first=st.sampled_from([0, 3]))
+def test_from_its_exact_floor_on_a_crop_leaves_what_was_held_then(seen, residual, first):
+    def filled(tokens):
+        layer = QuantizedLayer("native", 2, 8, residual, first_tokens=first)
+        for token in range(tokens):
+            layer.update(states([[float(token * 37 % 97)]]), -states([[float(token * 11 % 89)]]))
+        return layer
+
+    floor = filled(seen).exact_crop_floor
+    for length in range(1, seen):
+        cropped, there = filled(seen), filled(length)
+        cropped.crop(length)
+        same = cropped.quantized == there.quantized and all(torch.equal(*pair) for pair in zip(cropped.readable(), there.readable()))
+        assert same or length < floor
+        assert not same or length != floor - 1 or not residual or length <= first
