@@ -23,7 +23,7 @@ import sys, kvcache
 print(time.process_time() - start, *(name for name in {OPTIONAL} if name in sys.modules))
 """
 PROMPT, NEW = 300, 8
-EXACT = {"dynamic": {}, "static": {"max_cache_len": 320}, "sliding_window": {"window_length": 128}, "sink": {"window_length": 128}}
+EXACT = {"dynamic": {}, "static": {"max_cache_len": 320}, "sliding_window": {"window_length": 320}, "sink": {"window_length": 320}}
 
 
 def the_wheel_is_small_and_typed_and_has_no_weights(wheel: Path) -> None:
