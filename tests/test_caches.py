@@ -22,7 +22,7 @@ TOKENS = 90
 def build(name, model, tokens=TOKENS):
     """Each cache wide enough to lose nothing over `tokens`, where it can be; None where it does not fit."""
     parameters = {"static": {"max_cache_len": 96}, "sliding_window": {"window_length": 512}, "sink": {"window_length": 512}}
-    parameters |= {"quantized": {"residual_length": 512}, "hybrid": {"max_cache_len": 96}}
+    parameters |= {"quantized": {"residual_length": 512}, "hybrid": {"max_cache_len": 96}, "evicting": {"policy": "lagkv"}}
     if kvcache.ENTRIES[name].why_not(model.config):
         return None
     return kvcache.create(name, model, **parameters.get(name, {}))

@@ -161,7 +161,7 @@ def test_the_axis_says_what_shares_a_scale():
     """Scales per channel: one row a block, one column a channel. Per token: one row a token."""
     channel, token = (HQQQuantizedCache(QuantizedCacheConfig("hqq", 4, axis, axis, 32, 0)) for axis in (0, 1))
     for cache in (channel, token):
-        cache.update(*torch.randn(2, 1, 2, 64, 16), 0)
+        cache.update(*torch.randn(2, 1, 2, 68, 16), 0)
     assert channel.layers[0].key_scales.view().shape == channel.layers[0].value_scales.view().shape == (1, 2, 2, 16)
     assert token.layers[0].key_scales.view().shape == token.layers[0].value_scales.view().shape == (1, 2, 64, 1)
 
@@ -171,7 +171,7 @@ def test_keys_with_outliers_in_few_channels_want_groups_along_channels():
     keys[..., 3] *= 50  # what keys look like: KIVI, arXiv 2402.02750, figure 2
     errors = {}
     for axis in ("channel", "token"):
-        cache = QuantizedCache(nbits=2, q_group_size=32, residual_length=0, axis_key=axis)
+        cache = QuantizedCache(nbits=2, q_group_size=32, residual_length=0, axis_key=axis, first_tokens=0, rotate=False)
         cache.update(keys, keys, 0)
         quiet = (cache.layers[0].keys - keys)[..., 4:]
         errors[axis] = quiet.norm().item()
@@ -212,7 +212,7 @@ def test_a_head_dim_that_cannot_be_packed_is_refused_at_the_first_tokens():
 @pytest.mark.parametrize("group", [2, 3, 8, 48, 100, 256])
 @pytest.mark.parametrize("axis", ["channel", "token"])
 def test_any_group_size_is_held(axis, group):
-    cache = QuantizedCache(nbits=8, residual_length=0, q_group_size=group, axis_key=axis, axis_value=axis)
+    cache = QuantizedCache(nbits=8, residual_length=0, q_group_size=group, axis_key=axis, axis_value=axis, first_tokens=0)
     keys = torch.randn(1, 2, 2 * group + 1, 40, generator=torch.Generator().manual_seed(0))
     for start in range(0, 2 * group + 1, group):
         cache.update(keys[:, :, start : start + group], keys[:, :, start : start + group], 0)

@@ -95,7 +95,7 @@ def test_spans_are_joined(layer, blocks):
 
 
 def test_more_spans_than_are_joined_at_a_time_one_of_them_masked_whole():
-    _, states = filled(4, 64, 1, 1, 16 * 20, 16, 0, "decode")
+    _, states = filled(4, 64, 1, 1, 16 * 20, block=16, residual=0, attention="decode")
     keys, values = (each.held for each in states)
     mask = torch.ones(1, 1, 1, keys.shape[2], dtype=torch.bool, device=DEVICE)
     mask[..., :40] = False
@@ -103,7 +103,7 @@ def test_more_spans_than_are_joined_at_a_time_one_of_them_masked_whole():
 
 
 def test_a_row_does_not_depend_on_other_rows():
-    _, states = filled(4, 64, 2, 2, 150, 32, 40, "decode")
+    _, states = filled(4, 64, 2, 2, 150, block=32, residual=40, attention="decode")
     keys, values = (moved(each.held) for each in states)
     query = torch.randn(2, 2, 1, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
@@ -115,7 +115,7 @@ def test_a_row_does_not_depend_on_other_rows():
 
 
 def test_what_the_kernels_do_not_know_is_left_to_torch():
-    _, states = filled(4, 64, 1, 2, 150, 32, 40, "decode")
+    _, states = filled(4, 64, 1, 2, 150, block=32, residual=40, attention="decode")
     keys, values = (each.held for each in states)
     query = torch.zeros(1, 2, 1, 64)
     assert cuda.readable(query, keys, values, None)
@@ -132,7 +132,7 @@ def test_what_the_kernels_do_not_know_is_left_to_torch():
 @pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
 @pytest.mark.parametrize("nbits", cuda.NBITS)
 def test_the_head_sizes_of_models_are_read_and_encoded_at_every_width(dim, nbits):
-    _, states = filled(nbits, dim, 1, 1, 200, 64, 40, "decode")
+    _, states = filled(nbits, dim, 1, 1, 200, block=64, residual=40, attention="decode")
     keys, values = (each.held for each in states)
     assert cuda.readable(torch.zeros(1, 1, 1, dim, dtype=torch.bfloat16), keys, values, None)
     assert cuda.readable(torch.zeros(1, 1, 1, dim), keys, values, None) == (dim <= 128)
@@ -176,7 +176,7 @@ def test_what_is_no_number_shows_in_what_is_decoded(odd):
 
 
 def kind(**changes):
-    _, states = filled(4, 64, 1, 1, 150, 32, 40, "decode")
+    _, states = filled(4, 64, 1, 1, 150, block=32, residual=40, attention="decode")
     return cuda.kind_of(torch.zeros(1, 1, 1, 64), *(each.held for each in states), None)._replace(**changes)
 
 
@@ -229,7 +229,7 @@ def test_seconds_are_medians_without_the_first():
 
 
 def test_the_seam_goes_to_the_kernel_by_its_name():
-    _, states = filled(4, 64, 1, 2, 150, 32, 40, "decode")
+    _, states = filled(4, 64, 1, 2, 150, block=32, residual=40, attention="decode")
     keys, values = (moved(each.held) for each in states)
     query = torch.randn(1, 4, 1, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     ours = kernels.decode_attention(query, keys, values, by="triton")

@@ -33,7 +33,7 @@ def suited(architecture):
 def everything(name, architecture="llama"):
     """A cache by catalog name that loses nothing here."""
     model = model_of(architecture)
-    wide = {"window_length": 512, "residual_length": 512, "max_cache_len": 96}
+    wide = {"window_length": 512, "residual_length": 512, "max_cache_len": 96, "policy": "lagkv"}
     known = {parameter.name for parameter in kvcache.ENTRIES[name].parameters}
     return kvcache.create(name, model, **{key: value for key, value in wide.items() if key in known})
 
@@ -243,7 +243,7 @@ def test_attention_that_asks_for_the_usable_length_before_it_updates_is_told_wha
     """As 4.4x's attention does in every layer: what it is told and the new tokens are the rows of its mask, or in static shapes those that are not masked."""
     model, ids = model_of(architecture), token_ids(1, 60)
     known = {parameter.name for parameter in kvcache.ENTRIES[name].parameters}
-    narrow = {"window_length": 16, "residual_length": 16, "max_cache_len": 64}
+    narrow = {"window_length": 16, "residual_length": 16, "max_cache_len": 64, "policy": "lagkv"}
     cache = kvcache.create(name, model, **{key: value for key, value in narrow.items() if key in known})
     update, told = cache.update, []
 

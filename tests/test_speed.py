@@ -148,7 +148,7 @@ def test_upstreams_flushes_are_foretold_too():
 
 
 def test_a_flush_is_kept_out_of_the_median_and_spread_over_its_tokens():
-    runner = Runner(LayerRig(2, kv_heads=2, head_dim=32), CONTENDERS["native-4"], 64 + 62)  # one token, then a flush
+    runner = Runner(LayerRig(2, kv_heads=2, head_dim=32), CONTENDERS["native-4"], 4 + 64 + 62)  # one token, then a flush
     with torch.no_grad():
         for _ in range(3):
             runner.step()

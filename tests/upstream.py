@@ -34,7 +34,7 @@ def hqq(**settings):
 
 
 def native(**settings):
-    return kvcache.create("quantized", model_of("llama"), **{"q_group_size": 32, "residual_length": 16, **settings})
+    return kvcache.create("quantized", model_of("llama"), **{"q_group_size": 32, "residual_length": 16, "first_tokens": 0, **settings})
 
 
 def cropped(cache) -> str:

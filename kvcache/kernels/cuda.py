@@ -86,7 +86,8 @@ class Kind(NamedTuple):
 def kind_of(query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None) -> Kind:
     many, count = query.shape[1] // keys.shape[1], query.shape[2]
     sides = [Side.of(states.scheme, states.residual.shape[3]) for states in (keys, values)]
-    most = 16 if query.dtype == torch.float32 else 64 if max(side.lanes for side in sides) <= NARROW else 32  # what fits in registers, by tests/compile_kernels.py
+    lanes = max(side.lanes for side in sides)
+    most = 16 if query.dtype == torch.float32 or lanes > WIDE else 64 if lanes <= NARROW else 32  # what fits in registers, by tests/compile_kernels.py
     rows = min(most, max(16, 1 << (many * count - 1).bit_length()))
     return Kind(*sides, query.dtype, many, rows, keys.block, 0 if mask is None else 1 if mask.dtype == torch.bool else 2)
 

@@ -194,8 +194,10 @@
         });
       }
       const asked = chat.querySelectorAll(".user-row").length;
+      const before = questions;
       if (asked > questions) follow = true; // whoever sends wants to see the reply
       questions = asked;
+      if (box.scrollTop < last && box.scrollTop + box.clientHeight < box.scrollHeight - 40 && box.scrollTop < last - 40) follow = asked > before; // scrolled up, and the event is still to come
       if (follow && asked) box.scrollTop = box.scrollHeight;
     };
     new MutationObserver(settle).observe(chat, { childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["aria-label"] });

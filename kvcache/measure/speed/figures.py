@@ -13,7 +13,7 @@ from . import targets
 from .results import COLUMNS, Report, Row, cells, left_out_words, title
 
 COLOURS = {
-    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text-soft)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
+    "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
     "native": "var(--kv-column-1)", "fused": "var(--kv-column-2)", "hqq": "var(--kv-column-3)", "quanto": "var(--kv-column-4)",
     "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)",
 }  # fmt: skip
