@@ -40,7 +40,7 @@ def kinds():
     made = [kind(dim, bits, bits) for dim in HEADS for bits in cuda.NBITS]
     made += [kind(128, 4, 2), kind(128, 8, 4), *(kind(128, 4, 4, mask=mask) for mask in (1, 2)), *(kind(128, 4, 4, block=block) for block in (16, 32, 128))]
     made += [kind(dim, 4, 4, dtype) for dim, dtype in ((128, torch.float16), (256, torch.float16), (128, torch.float32))]
-    made += [kind(dim, 4, 4, rows=rows, mask=1) for dim, rows in ((64, 64), (128, 32), (256, 32))]
+    made += [kind(dim, 4, 4, rows=rows, mask=1) for dim, rows in ((64, 64), (128, 32), (256, 16))]
     return {name(each): each for each in made}
 
 
@@ -90,7 +90,7 @@ def everything():
         yield from ((f"encode {dim} {bits} {'keys' if channel else 'values'}", encode(scheme(bits, dim, channel), dim)) for dim in dims for bits in cuda.NBITS)
 
 
-SOME = ("attend 64 8/8", "attend 80 2/2", "attend 96 4/4", "attend 128 4/2", "attend 256 4/4 bf16 rows 32", "attend 128 4/4 fp32", "attend 64 4/4 bf16 rows 64", "attend 128 4/4 bf16 rows 32", "join 256", "encode 128 2", "encode 80 4")
+SOME = ("attend 64 8/8", "attend 80 2/2", "attend 96 4/4", "attend 128 4/2", "attend 256 4/4 bf16 rows 16", "attend 128 4/4 fp32", "attend 64 4/4 bf16 rows 64", "attend 128 4/4 bf16 rows 32", "join 256", "encode 128 2", "encode 80 4")
 
 
 def main(part=""):

@@ -108,7 +108,7 @@ def test_a_row_does_not_depend_on_other_rows():
     query = torch.randn(2, 2, 1, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
 
     def alone(states):
-        return states._replace(encoded=type(states.encoded)(*(part[1:] for part in states.encoded)), residual=states.residual[1:])
+        return states._replace(encoded=type(states.encoded)(*(part[1:] for part in states.encoded)), residual=states.residual[1:], first=states.first[1:])
 
     together = cuda.attention(query, keys, values, None, 0.1)
     assert torch.equal(together[1:], cuda.attention(query[1:], alone(keys), alone(values), None, 0.1))
