@@ -188,7 +188,7 @@ class Trial(Tested):
         query, keys = arguments[:2]
         size = keys.shape[0] * keys.shape[1], keys.shape[2].bit_length()
         if size not in self.seconds:
-            if (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+            if query.is_cuda and torch.cuda.is_current_stream_capturing():
                 return False
             self.seconds[size] = tuple(seconds_of(each, *arguments) for each in (attention, reference.attention))
         ours, other = self.seconds[size]
