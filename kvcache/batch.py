@@ -386,7 +386,7 @@ def _attended(rows: list[Row], heads: torch.Tensor, scale: float | None) -> torc
     """Each row's attention, heads [B, H, G, D] -> [B, H, G, value D]: rows that attend to plain tensors in one call of the loops, where there are, and the others one by one."""
     plain = [row.plain() for row in rows]
     together = [number for number, pair in enumerate(plain) if pair is not None]
-    found = _by_loops([plain[number] for number in together], heads if len(together) == len(rows) else heads[together], scale) if len(together) > 1 else None  # type: ignore[misc]
+    found = _by_loops([plain[number] for number in together], heads if len(together) == len(rows) else heads[together], scale) if len(together) > 1 else None
     if found is not None and len(together) == len(rows):
         return found
     given = dict(zip(together, found.split(1))) if found is not None else {}

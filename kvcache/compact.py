@@ -13,7 +13,7 @@ from .catalog import create
 from .feed import feed
 from .kernels.weights import attention_and_most
 from .layer import Layer, Stored
-from .policies import COMPACTING
+from .policies import COMPACTING, Held
 from .recurrent import States
 
 PIECE = 1024  # tokens repeated at once
@@ -39,7 +39,7 @@ def compact(model: torch.nn.Module, cache: Cache, ids: torch.Tensor, budget: int
     scores = _needed(model, cache, ids, list(instruction))
     for index, layer in enumerate(cache.layers):
         if index in scores:
-            _fill(made.layers[index], layer, _best(scores[index], count))
+            _fill(made.layers[index], layer, scores[index], count)
         elif isinstance(layer, Stored):
             made.layers[index] = layer.fork()
     made.shift = cache.shift
@@ -114,14 +114,9 @@ class Listener(CacheLayerMixin):
         return self.layer.get_mask_sizes(query_length)
 
 
-def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """[B, H, count]: the places of the highest scores [B, H, T], the first and the latest before all."""
-    scores[..., :FIRST] = scores[..., -LAST:] = float("inf")
-    return scores.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(dim=-1).values
-
-
-def _fill(made: PolicyLayer, layer: Layer, places: torch.Tensor) -> None:
-    """Have a layer of the new cache hold these tokens of the old one's."""
+def _fill(made: PolicyLayer, layer: Layer, most: torch.Tensor, count: int) -> None:
+    """Have a layer of the new cache hold `count` tokens of the old one's in each key head, those its policy scores highest by the most attention [B, H, T] that they got."""
     keys, values = layer.readable()
+    places = made.best(Held(keys, values, layer.seen, count, FIRST, LAST, attention=most)).sort(dim=-1).values
     kept = {name: rows.gather(2, places[..., None].expand(*places.shape, rows.shape[3])) for name, rows in (("key_rows", keys), ("value_rows", values))}
     made.restore(kept, layer.header())

@@ -155,8 +155,8 @@ class EvictedLayer(SlowLayer):
             if len(places) <= target + (0 if new > 1 else EVERY - 1):
                 continue
             scores = SCORES[layer.policy.name](self, layer.policy, row, head, places)
-            last = len(places) - layer.keep_last
-            ranked = sorted(range(len(places)), key=lambda i: (-(torch.inf if i < layer.keep_first or i >= last else float(scores[i])), i))
+            last = len(places) - layer.last_tokens
+            ranked = sorted(range(len(places)), key=lambda i: (-(torch.inf if i < layer.first_tokens or i >= last else float(scores[i])), i))
             self.kept[row, head, padding:] = False
             self.kept[row, head, [places[i] for i in ranked[:target]]] = True
 
@@ -206,7 +206,7 @@ def keydiff(layer, policy, row, head, places):
 
 def lagkv(layer, policy, row, head, places):
     """Ranks within each part of `lag` tokens that has another behind it; what has none stays, the latest first."""
-    lag, first = max(1, min(policy.lag, layer.layer.target(layer.get_seq_length()) // 4)), layer.layer.keep_first
+    lag, first = max(1, min(policy.lag, layer.layer.target(layer.get_seq_length()) // 4)), layer.layer.first_tokens
     scores = [1 + i / len(places) for i in range(len(places))]
     for start in range(first, len(places) - 2 * lag + 1, lag):
         spreads = 0

@@ -52,7 +52,7 @@ def test_every_model_is_asked_at_the_distances_that_the_page_plots(name):
 
 def test_the_sets_of_evaluations_are_asked_at_512_and_1024_tokens(shipped):
     for distance in (512, 1024):
-        found = json.loads((bundled.path() / "evaluation.json").read_text())
+        found = evaluate.shipped()[bundled.DEFAULT]
         counts = {kind: cells[str(distance)]["questions"] for kind, cells in found.items() if kind != "passages"}
         there = {kind: len(questions.cases(kind, far)) for far in [questions.tokens(distance, shipped[1])] for kind in questions.kinds(far)}
         assert there == counts | {"trained_ways": 100, "new_ways": 100}
@@ -121,7 +121,7 @@ def test_the_model_declines_about_as_often_as_its_card_says(shipped):
 
 @pytest.mark.parametrize("name", [name for name in bundled.MODELS if name != bundled.DEFAULT])
 def test_a_relative_recalls_as_often_as_its_figures_say(name):
-    found = json.loads((bundled.path(name) / "evaluation.json").read_text())["trained_ways"]["128"]
+    found = evaluate.shipped()[name]["trained_ways"]["128"]
     assert abs(recalled(*evaluate.load(bundled.path(name)), "trained_ways", 128, 24)["recalled"] - found["recalled"]) < 0.25  # 24 of the same questions
 
 
@@ -143,7 +143,7 @@ def test_every_model_that_ships_chats_on_the_cache_that_is_made_for_it(name):
 @pytest.mark.parametrize("name", bundled.MODELS)
 def test_a_models_card_says_what_was_found(name):
     text = (bundled.path(name) / "README.md").read_text()
-    assert card.table(json.loads((bundled.path(name) / "evaluation.json").read_text())) in text
+    assert card.table(evaluate.shipped()[name]) in text
     measured = separation.read(bundled.path(name))
     assert measured is None or separation.table(measured) in text
     assert bundled.WHAT[name] in text and f"{bundled.nbytes(name) / 1e6:.1f} MB" in text and "1e93f6c" in text

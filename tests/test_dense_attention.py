@@ -5,7 +5,7 @@ import torch
 from architectures import ARCHITECTURES, logits_with_cache, logits_without_cache, model_of, token_ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operations import CLOSE as CLOSE_LOGITS
+from test_operations import CLOSE as CLOSE_LOGITS
 
 import kvcache
 from kvcache.attention import CachedStates

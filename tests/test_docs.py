@@ -12,7 +12,7 @@ import torch
 import transformers
 from architectures import model_of, token_ids
 from started import started_page
-from upstream import DEFECTS
+from test_upstream import DEFECTS
 
 import kvcache
 from kvcache import bundled

@@ -1,5 +1,7 @@
 """Evicting by policy: the tokens that stay are those of each policy's slow formula, and the bytes of the others are gone."""
 
+import sys
+
 import pytest
 import torch
 import transformers
@@ -16,7 +18,7 @@ PIECES = [(0, 50), (50, 57), *((i, i + 1) for i in range(57, 140))]
 
 
 def evicting(model, **settings):
-    return kvcache.create("evicting", model, **{"budget": 24, "keep_last": 8, **settings})
+    return kvcache.create("evicting", model, **{"budget": 24, "last_tokens": 8, **settings})
 
 
 def fed(model, cache, ids, pieces):
@@ -114,7 +116,7 @@ def test_bytes_are_predicted_to_the_last_and_those_of_evicted_tokens_are_gone(na
         cache = evicting(model, policy=policy, **settings)
         with torch.no_grad():
             model(token_ids(2, tokens), past_key_values=cache)
-        predicted = kvcache.predict_memory("evicting", model, tokens, 2, policy=policy, keep_last=8, **settings)
+        predicted = kvcache.predict_memory("evicting", model, tokens, 2, policy=policy, last_tokens=8, **settings)
         assert predicted.by_kind() == kvcache.measure_memory(cache).by_kind()
     assert tokens < 300 or kvcache.measure_memory(cache).total < 0.5 * kvcache.predict_memory("dynamic", model, tokens, 2).total or name == "gemma3"
 
@@ -148,7 +150,7 @@ def test_decoding_evicts_every_so_many_tokens_and_holds_no_more():
 
 def test_the_first_and_the_latest_tokens_stay():
     model, ids = model_of("llama", layers=1), token_ids(1, 80)
-    full, cache = kvcache.create("dynamic", model), evicting(model, keep_first=3)
+    full, cache = kvcache.create("dynamic", model), evicting(model, first_tokens=3)
     fed(model, full, ids, [(0, 80)])
     fed(model, cache, ids, [(0, 80)])
     keys, kept = full.layers[0].keys, cache.layers[0].keys
@@ -240,8 +242,8 @@ def test_values_are_checked():
     with pytest.raises(ValueError, match="policy must be one of mean_attention"):
         kvcache.EvictingCache(model.config, policy="nosuch")
     assert kvcache.create("evicting", model, budget="0.25").layers[0].budget == 0.25
-    own = kvcache.EvictingCache(model.config, policy=SnapKV(window=8, pooling=3), budget=24, keep_last=4)
-    assert fed(model, own, token_ids(1, 60), [(0, 59), (59, 60)]).isfinite().all() and own.layers[0].keep_last == 8
+    own = kvcache.EvictingCache(model.config, policy=SnapKV(window=8, pooling=3), budget=24, last_tokens=4)
+    assert fed(model, own, token_ids(1, 60), [(0, 59), (59, 60)]).isfinite().all() and own.layers[0].last_tokens == 8
 
 
 def test_a_policy_of_ones_own_is_a_dataclass_with_a_score():
@@ -252,7 +254,7 @@ def test_a_policy_of_ones_own_is_a_dataclass_with_a_score():
             return -torch.arange(held.keys.shape[2], dtype=torch.float32).expand(held.keys.shape[:3])
 
     model, ids = model_of("llama", layers=1), token_ids(1, 80)
-    full, cache = kvcache.create("dynamic", model), kvcache.EvictingCache(model.config, policy=Oldest(), budget=24, keep_last=8)
+    full, cache = kvcache.create("dynamic", model), kvcache.EvictingCache(model.config, policy=Oldest(), budget=24, last_tokens=8)
     fed(model, full, ids, [(0, 80)])
     fed(model, cache, ids, [(0, 80)])
     keys = full.layers[0].keys
@@ -283,3 +285,93 @@ def test_tokens_whose_queries_were_not_seen_are_refused():
         fed(model, cache, token_ids(1, 5), [(0, 5)])
     with pytest.raises(ValueError, match="cannot be assigned"):
         cache.key_cache[0] = legacy[0][0]
+
+
+# -- compacting ----------------------------------------------------------------------------------------------------
+
+module = sys.modules["kvcache.compact"]  # the name in kvcache is the function's
+
+
+def filled(model, ids, name="dynamic", **settings):
+    cache = kvcache.create(name, model, **settings)
+    with torch.no_grad():
+        kvcache.feed(model, ids, cache)
+    return cache
+
+
+@torch.no_grad()
+def slow_places(model, ids, count, instruction=()):
+    """By layer and key head, the places that stay: the most attention that each key gets, by the weights that a model with eager attention gives, of one forward over the text twice."""
+    twice, tokens = torch.cat([ids, torch.tensor([instruction], dtype=torch.long).expand(len(ids), -1), ids], dim=1), ids.shape[1]
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation("eager")
+        attentions = model(twice, output_attentions=True, use_cache=False).attentions
+    finally:
+        model.set_attn_implementation(before)
+    places = []
+    for attention in attentions:
+        heads = model.config.num_key_value_heads
+        most = attention.unflatten(1, (heads, -1))[:, :, :, tokens:, :tokens].amax((2, 3))
+        most[..., :4] = most[..., -32:] = torch.inf
+        places.append(most.topk(count).indices.sort().values)
+    return places
+
+
+@pytest.mark.parametrize("budget", [50, 0.5])
+@pytest.mark.parametrize("instruction", [(), (5, 6, 7)])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_what_stays_is_what_any_query_of_the_repeated_text_attended_to_most(name, instruction, budget):
+    model, ids = model_of(name), token_ids(2, 100)
+    cache = filled(model, ids)
+    made = kvcache.compact(model, cache, ids, budget, instruction=instruction)
+    for layer, whole, places in zip(made.layers, cache.layers, slow_places(model, ids, 50, instruction)):
+        assert torch.equal(layer.keys, whole.keys.gather(2, places[..., None].expand(-1, -1, -1, layer.keys.shape[3])))
+    assert made.get_seq_length() == 100 and made.held_length() == 50 and cache.held_length() == 100
+
+
+def test_a_text_is_repeated_piece_by_piece(monkeypatch):
+    model, ids = model_of("llama"), token_ids(1, 90)
+    cache = filled(model, ids)
+    whole = module._needed(model, cache, ids, [])
+    monkeypatch.setattr(module, "PIECE", 40)
+    pieces = module._needed(model, cache, ids, [])
+    assert all(pieces[index].shape == whole[index].shape and bool((pieces[index] > 0).all()) for index in whole)
+    assert kvcache.compact(model, cache, ids, 60).held_length() == 60
+
+
+def test_a_compacted_cache_goes_on_and_its_bytes_are_gone():
+    model, ids = model_of("llama"), token_ids(1, 120)
+    cache = filled(model, ids[:, :90])
+    all_kept, made = kvcache.compact(model, cache, ids[:, :90], 90), kvcache.compact(model, cache, ids[:, :90], 0.5)
+    pieces = [(90, 110), *((i, i + 1) for i in range(110, 120))]
+    torch.testing.assert_close(logits_with_cache(model, ids, all_kept, pieces), logits_with_cache(model, ids, cache, pieces), **CLOSE)
+    assert logits_with_cache(model, ids, made, pieces).isfinite().all() and made.held_length() == 45 + 30
+    assert kvcache.measure_memory(made).used == 75 / 120 * kvcache.measure_memory(cache).used
+
+
+def test_a_quantised_cache_and_one_with_windows_are_compacted(tmp_path):
+    for name, kind, settings in (("llama", "quantized", {"residual_length": 16, "q_group_size": 32}), ("gemma3", "dynamic", {})):
+        model, ids = model_of(name), token_ids(1, 100)
+        made = kvcache.compact(model, filled(model, ids, kind, **settings), ids, 48)
+        made.save(tmp_path / "cache", model)
+        loaded, more = kvcache.load_cache(tmp_path / "cache", model), token_ids(1, 20, seed=3)
+        right = logits_with_cache(model, more, made.fork(), [(0, 5), (5, 6), (6, 20)])
+        assert torch.equal(logits_with_cache(model, more, loaded, [(0, 5), (5, 6), (6, 20)]), right) and made.held_length() == 48
+
+
+def test_what_cannot_be_compacted_is_refused_with_the_reason():
+    model, ids = model_of("llama"), token_ids(1, 100)
+    cache = filled(model, ids)
+    for wrong, sentence in (((cache, ids[:, :90], 50), "ids must be all 100 tokens"), ((cache, ids, 0), "a share above 0"), ((filled(model, ids, "evicting", budget=64), ids, 50), "has evicted 36 of 100 tokens")):
+        with pytest.raises(ValueError, match=sentence):
+            kvcache.compact(model, *wrong)
+    with pytest.raises(ValueError, match="compacted by kvzip, got policy 'snapkv'"):
+        kvcache.compact(model, cache, ids, 50, policy="snapkv")
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation("eager")
+        with pytest.raises(ValueError, match="attn_implementation='sdpa'"):
+            kvcache.compact(model, cache, ids, 50)
+    finally:
+        model.set_attn_implementation(before)

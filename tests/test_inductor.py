@@ -1,4 +1,4 @@
-"""A decode step compiled by inductor, which builds C++ on a CPU, gives what it gives without; tests/operations.py and
+"""A decode step compiled by inductor, which builds C++ on a CPU, gives what it gives without; tests/test_operations.py and
 tests/test_decode_step.py try the same with backends that find breaks in the graph and build nothing."""
 
 import pytest

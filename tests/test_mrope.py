@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from vision_models import PICTURE, exact, fed, joined, off, picture, talk, vision_models, words
+from tiny_models import PICTURE, exact, fed, joined, off, picture, talk, vision_models, words
 
 import kvcache
 

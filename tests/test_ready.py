@@ -18,7 +18,7 @@ import kvcache
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache.chat import models
 from kvcache.chat.models.menu import find_choice
-from ui import health, page, settings, theme
+from ui import health, page, state, theme
 from ui.api import answer, settings_from
 from ui.state import Registry
 
@@ -57,12 +57,12 @@ def test_health_says_how_the_server_is_and_a_turn_is_logged_without_a_word_of_it
 
 def test_settings_are_whole_numbers_or_end_the_start(monkeypatch):
     monkeypatch.setenv("KVCACHE_PEOPLE_AT_ONCE", "12")
-    assert settings.whole("KVCACHE_PEOPLE_AT_ONCE", 64) == 12
-    assert settings.whole("KVCACHE_UNSET", 64) == 64
+    assert state.whole_setting("KVCACHE_PEOPLE_AT_ONCE", 64) == 12
+    assert state.whole_setting("KVCACHE_UNSET", 64) == 64
     for text in ("0", "-3", "many", "1e3", "²"):
         monkeypatch.setenv("KVCACHE_PEOPLE_AT_ONCE", text)
         with pytest.raises(SystemExit, match="KVCACHE_PEOPLE_AT_ONCE must be a whole number from 1 on, got"):
-            settings.whole("KVCACHE_PEOPLE_AT_ONCE", 64)
+            state.whole_setting("KVCACHE_PEOPLE_AT_ONCE", 64)
 
 
 def test_only_the_models_that_the_environment_lists_may_be_opened(monkeypatch):

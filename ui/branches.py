@@ -40,10 +40,7 @@ class Branches:
     def fork(self, session: Any, turns: int | None) -> str:
         """Fork the chat behind so many turns, or behind the last, and show the branch; returns a sentence. Raises ValueError."""
         talk = session.conversation
-        if talk is None or not talk.messages:
-            raise ValueError("There is nothing to fork yet: the conversation is empty.")
-        count = len(talk.turns)
-        turns = count if turns is None else whole_number("The turn to fork behind", turns, 0, count, typed=True)
+        turns = _turn(talk, turns, 0, "fork behind")
         if len(self.all) >= MOST:
             raise ValueError(f"There are {MOST} branches, the most that are kept: Clear lets go of them.")
         branch = talk.fork(turns)
@@ -55,12 +52,8 @@ class Branches:
 
     def edit(self, session: Any, turn: int | None) -> str:
         """Fork before a turn, or before the last, and give its message back to be changed; the reply that it had stays as the branch it was forked from. Raises ValueError."""
-        talk = session.conversation
-        if talk is None or not talk.messages:
-            raise ValueError("There is nothing to edit yet: the conversation is empty.")
-        count = len(talk.turns)
-        turn = count if turn is None else whole_number("The turn to edit", turn, 1, count, typed=True)
-        text = talk.turns[turn - 1].user
+        turn = _turn(session.conversation, turn, 1, "edit")
+        text = session.conversation.turns[turn - 1].user
         self.fork(session, turn - 1)
         session.chat_box.give_back(text)
         return f"Message {turn} is in the box: change it or send it again. The reply that it had stays as a branch."
@@ -96,6 +89,14 @@ class Branches:
         """(words, number) of each: its turns, its bytes, and how many of them are its own."""
         caches = [branch.conversation.cache for branch in self.all]
         return [(_words(branch, [cache for cache in caches if cache is not branch.conversation.cache and cache is not None]), number) for number, branch in enumerate(self.all)]
+
+
+def _turn(talk: Conversation | None, turn: int | None, least: int, what: str) -> int:
+    """The turn that was asked for, the last where none was. Raises ValueError."""
+    if talk is None or not talk.messages:
+        raise ValueError(f"There is no turn to {what} yet: the conversation is empty.")
+    count = len(talk.turns)
+    return count if turn is None else whole_number(f"The turn to {what}", turn, least, count, typed=True)
 
 
 def _words(branch: Branch, others: Iterable[Any]) -> str:

@@ -1,7 +1,6 @@
 """A calculation as HTML and a chart. Pure functions."""
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -36,7 +35,7 @@ def table_html(found: Calculation, device: Device) -> str:
              "for activations. A context that fits may be longer than the model was trained for.")
     if device.is_accelerator and any(cost.on_accelerator < cost.memory.total for cost in found.costs):
         words += " Of an offloaded cache two layers are on the device, and the others wait in the host's memory."
-    return _table("Caches", HEADS, rows) + f'<p class="kv-quiet">{words}</p>' + _left_out(found.why_not)
+    return html_parts.figures_table("Caches", HEADS, rows) + f'<p class="kv-quiet">{words}</p>' + _left_out(found.why_not)
 
 
 def _row_html(found: Calculation, cost: Cost, device: Device, dynamic: int) -> str:
@@ -60,19 +59,13 @@ def devices_html(found: Calculation, devices: Sequence[Device]) -> str:
     heads = ("Device", "Memory", *(cost.label for cost in found.costs))
     rows = "".join(_device_row(found, device) for device in devices)
     words = f"Most users with {found.workload.tokens:,} tokens each; under it, the longest context of {_users(found.workload.users)}. Weights are counted in."
-    return _table("Devices", heads, rows) + f'<p class="kv-quiet">{words}</p>'
+    return html_parts.figures_table("Devices", heads, rows) + f'<p class="kv-quiet">{words}</p>'
 
 
 def _device_row(found: Calculation, device: Device) -> str:
     fits = [found.fit(cost, device) for cost in found.costs]
     cells = "".join(f"<td>{fit.users:,}<br><small>{tokens_words(fit)}</small></td>" if fit.users or fit.tokens != 0 else "<td>–</td>" for fit in fits)
     return f'<tr><th scope="row">{escape(device.name)}</th><td>{human_bytes(device.nbytes)}</td>{cells}</tr>'
-
-
-def _table(label: str, heads: Sequence[str], rows: str) -> str:
-    head = "".join(f'<th scope="col">{escape(words)}</th>' for words in heads)
-    return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="{label}"><table class="kv-figures"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{rows}</tbody></table></div>")
 
 
 def _left_out(why_not: Mapping[str, str]) -> str:
@@ -122,6 +115,4 @@ def _full(room: int, device: Device) -> dict:
 
 
 def download_html(found: Calculation, devices: Sequence[Device]) -> str:
-    """A link that carries its file with it: nothing is written on the server."""
-    text = base64.b64encode(to_csv(found, devices).encode()).decode()
-    return f'<a class="kv-download" download="caches.csv" href="data:text/csv;base64,{text}">CSV</a>'
+    return html_parts.downloads(("CSV", "caches.csv", "text/csv", to_csv(found, devices)))

@@ -1,7 +1,6 @@
 """The comparison as HTML: threads with the diverging text marked, the table, the likeliest tokens where two caches part."""
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -73,13 +72,12 @@ def table_html(comparison: Comparison) -> str:
     """The verdict, then the figures side by side, one row per cache; columns that nothing fills are left out."""
     rows = comparison.rows()
     heads = [(name, head) for name, head in HEADS if name in ("cache", "nbytes") or any(row[name] is not None for row in rows)]
-    head = "".join(f'<th scope="col">{words}</th>' for _, words in heads)
     body = "".join(_row_html(n, row, heads[1:]) for n, row in enumerate(rows))
     count = len(comparison.users)
     words = (f"{comparison.loaded.title}, {count} message{'s' * (count != 1)}. Bytes are those in use and those reserved beside them; vs Dynamic: how many times fewer in all "
              "than a DynamicCache of the same tokens would use. Times and rates are of the last reply")
-    return (f'{verdict_html(rows)}<div class="kv-scroll" tabindex="0" role="region" aria-label="Comparison"><table class="kv-figures kv-stacked"><thead><tr>{head}</tr>'
-            f'</thead><tbody>{body}</tbody></table></div><p class="kv-quiet">{escape(words)}.</p>')
+    table = html_parts.figures_table("Comparison", [words for _, words in heads], body, "kv-figures kv-stacked")
+    return f'{verdict_html(rows)}{table}<p class="kv-quiet">{escape(words)}.</p>'
 
 
 def _row_html(n: int, row: dict[str, Any], heads: Sequence[tuple[str, str]]) -> str:
@@ -186,8 +184,4 @@ def csv_text(comparison: Comparison) -> str:
 
 
 def downloads_html(comparison: Comparison) -> str:
-    """Links that carry their files with them: nothing is written on the server."""
-    files = (("CSV", "comparison.csv", "text/csv", csv_text(comparison)),
-             ("JSON", "comparison.json", "application/json", json.dumps(comparison.record(), indent=1)))
-    return "".join(f'<a class="kv-download" download="{name}" href="data:{kind};base64,{base64.b64encode(text.encode()).decode()}">{title}</a>'
-                   for title, name, kind, text in files)
+    return html_parts.downloads(("CSV", "comparison.csv", "text/csv", csv_text(comparison)), ("JSON", "comparison.json", "application/json", json.dumps(comparison.record(), indent=1)))

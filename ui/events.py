@@ -13,15 +13,15 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import branches, html_parts, layout, settings, view
+from . import branches, html_parts, layout, view
 from .forms import CacheForm
 from .health import log_turn
 from .layout import ChatTab
 from .pending import AGAIN, Outbox
-from .state import Registry, Session, Settings
+from .state import Registry, Session, Settings, whole_setting
 from .stream import batches
 
-PEOPLE = settings.whole("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are written at once; more stand in a queue
+PEOPLE = whole_setting("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are written at once; more stand in a queue
 CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
 COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
@@ -57,21 +57,19 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         session.chat_box.give_back(typed)
         yield refused(tab, reason(error)) | _at_rest(tab, session)
         return
-    work = session.at_work()
-    work.__enter__()
     try:
-        yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
-               tab.message: layout.STOP_BUTTON}
-        written = view.Reply()
-        for charts_too in paint_times(events, written, session, stop):
-            frame = {tab.chatbot: earlier + written.messages(user)}
-            yield frame | (_charts(tab, session, written) if charts_too else {})
+        with session.at_work():
+            yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
+                   tab.message: layout.STOP_BUTTON}
+            written = view.Reply()
+            for charts_too in paint_times(events, written, session, stop):
+                frame = {tab.chatbot: earlier + written.messages(user)}
+                yield frame | (_charts(tab, session, written) if charts_too else {})
     except Exception as error:
         session.chat_box.give_back(typed)
         yield refused(tab, f"The reply broke off: {error}") | _at_rest(tab, session)
         return
     finally:
-        work.__exit__(None, None, None)
         registry.make_room(keep=session)
     log_turn(session, written.reason)
     sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))

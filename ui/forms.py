@@ -65,23 +65,22 @@ def note_html(entry, config) -> str:
 
 
 def reasons_html(entry, config, form_id: str) -> str:
-    """Choices that can't be used: greyed out, and why."""
-    lines = []
+    """Choices that can't be used: greyed out, and why, parameters of the same reasons in one line."""
+    styles, labels = [], {}
     for parameter in entry.parameters:
-        off = disabled(entry, parameter, config)
-        if off:
-            lines.append(_grey_out(widget_id(form_id, entry.name, parameter.name), parameter, off))
-            lines.append(f'<p class="kv-quiet">{html.escape(reasons_text(parameter, off, entry.parts))}</p>')
-    return "".join(lines)
+        if off := disabled(entry, parameter, config):
+            styles.append(_grey_out(widget_id(form_id, entry.name, parameter.name), parameter, off))
+            labels.setdefault(reasons_text(off, entry.parts), []).append(parameter.label)
+    lines = (words if entry.parts else f"{', '.join(names)} {words}" for words, names in labels.items())
+    return "".join(styles) + "".join(f'<p class="kv-quiet">{html.escape(line)}</p>' for line in lines)
 
 
-def reasons_text(parameter, off: Mapping[Any, str], parts: Mapping[str, Any]) -> str:
-    """One sentence for all choices that share a reason: "Bits 3, 1: native takes 8, 4 or 2 bits"; caches by their titles."""
+def reasons_text(off: Mapping[Any, str], parts: Mapping[str, Any]) -> str:
+    """One sentence for all choices that share a reason: "3, 1: native takes 8, 4 or 2 bits"; caches by their titles."""
     by_reason: dict[str, list[str]] = {}
     for choice, why in off.items():
         by_reason.setdefault(why, []).append(parts[choice].title if choice in parts else str(choice))
-    label = "" if parts else f"{parameter.label} "
-    return "; ".join(f"{label}{', '.join(choices)}: {why}" for why, choices in by_reason.items())
+    return "; ".join(f"{', '.join(choices)}: {why}" for why, choices in by_reason.items())
 
 
 def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:

@@ -1,6 +1,7 @@
 """Small pieces of HTML, as pure functions: everything that came from a person or a model is escaped here."""
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from html import escape
@@ -68,3 +69,15 @@ def notice(sentence: str, kind: str = "warning") -> str:
     """A sentence in the page; empty clears it. kind: "warning" and "error" are read out at once, "info" in its turn, "progress" not."""
     role = {"info": ' role="status"', "progress": ""}.get(kind, ' role="alert"')
     return f'<p class="kv-{"info" if kind == "progress" else kind}"{role}>{escape(sentence)}</p>' if sentence else ""
+
+
+def figures_table(label: str, heads: Sequence[str], rows: str, classes: str = "kv-figures") -> str:
+    """A table of figures that scrolls sideways by itself; `rows` is HTML, `label` what a screen reader calls it."""
+    head = "".join(f'<th scope="col">{escape(words)}</th>' for words in heads)
+    return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="{label}"><table class="{classes}"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>")
+
+
+def downloads(*files: tuple[str, str, str, str]) -> str:
+    """Links that carry their files (words, file name, MIME type, text) with them: nothing is written on the server."""
+    return " ".join(f'<a class="kv-download" download="{name}" href="data:{kind};base64,{base64.b64encode(text.encode()).decode()}">{words}</a>' for words, name, kind, text in files)

@@ -15,7 +15,6 @@ from kvcache.chat.models import for_strangers
 from . import token_ribbon
 from .branches import BranchForm, branch_form
 from .forms import CacheForm, cache_form
-from .share_form import ShareForm, share_form
 from .theme import PLOTLY_JS
 
 TITLE = "KV cache playground"
@@ -51,6 +50,19 @@ class SamplingForm:
 
     def read(self, values: Mapping) -> dict[str, Any]:
         return {name: values[widget] for name, widget in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class ShareForm:
+    python: gr.Button
+    link: gr.Button
+    export: gr.Button
+    export_cache: gr.Button
+    load: gr.Button
+    code: gr.Code
+    address: gr.Textbox
+    notice: gr.HTML
+    text: gr.Textbox
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,20 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
         with gr.Column(elem_id="kv-see", min_width=280):
             see = _see()
     return ChatTab(**setup, **talk, **see)
+
+
+def share_form() -> ShareForm:
+    """Five buttons, the text that two of them make, and a place for sentences."""
+    with gr.Accordion("Keep and share", open=False, elem_id="kv-share"):
+        with gr.Row(elem_classes="kv-buttons"):
+            buttons = {name: gr.Button(words, size="sm", elem_id=f"kv-{name.replace('_', '-')}") for name, words in {
+                "python": "Copy as Python", "link": "Copy link", "export": "Export chat", "export_cache": "Export chat and cache", "load": "Import"}.items()}
+        notice = gr.HTML(elem_id="kv-share-notice", elem_classes="kv-note")
+        code = gr.Code(language="python", label="Python", visible=False, elem_id="kv-code", lines=8, max_lines=24)
+        address = gr.Textbox(label="Link", visible=False, elem_id="kv-address", lines=1, max_lines=3)
+        gr.HTML('<p class="kv-quiet">An exported chat holds settings, token ids, seeds, bytes, times and versions: <code>python -m kvcache.measure replay FILE</code> says it again.</p>')
+        text = gr.Textbox(visible=False)
+    return ShareForm(**buttons, code=code, address=address, notice=notice, text=text)
 
 
 SETUP_HEAD = '<h2>Setup</h2><button type="button" class="kv-more" aria-expanded="false" onclick="window.kvMore(this)">All settings</button>'
@@ -254,7 +280,7 @@ def column_title(entry, parameters: Mapping[str, Any]) -> str:
     """What tells a column apart: its cache with the settings that name it."""
     try:
         words = entry.describe(**{**entry.defaults(), **parameters})
-    except Exception:  # of settings that are half typed
+    except (TypeError, ValueError):  # of settings that are half typed: a label has no figure to show
         words = entry.title
     return f"<h2>{escape(words)}</h2>"
 

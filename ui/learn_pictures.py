@@ -11,6 +11,7 @@ from transformers import BambaConfig, Gemma2Config, LlamaConfig, Mamba2Config, P
 from kvcache.recurrent import States
 
 from . import token_ribbon
+from .view import OF_EACH_HEAD, says_which
 
 TOKENS = 400
 CHUNK = 40
@@ -34,7 +35,8 @@ def picture_html(entry: Any, tokens: int = TOKENS) -> str:
         cache = entry.build(config)
         fates = _fates(cache, tokens)
     bits = getattr(cache, "bits", None)
-    return "".join(_titled(title) + token_ribbon.ribbon_html(runs, bits=bits) for title, runs in fates)
+    note = "" if says_which(cache) else OF_EACH_HEAD
+    return "".join(_titled(title) + token_ribbon.ribbon_html(runs, bits=bits, note=note) for title, runs in fates)
 
 
 def _titled(title: str) -> str:

@@ -64,20 +64,17 @@ def measure(tab: MeasureTab, session: Session, values: Mapping) -> Iterator[dict
         return
     beside = False
     report = Report(settings={"rounds": plan.rounds})
-    work = session.at_work()
-    work.__enter__()
     notice = ""
     try:
-        yield {tab.notice: "", tab.table: "", tab.downloads: "", tab.time: "", tab.size: "", **_buttons_at_work(tab)}
-        for frame in _paint(tab, stop, report, events):
-            beside = beside or scheduler.someone_writes()
-            yield frame
-        said = [STOPPED if report.rows else STOPPED_EARLY] if stop.is_set() else []
-        notice = html_parts.notice(" ".join(said + ([BESIDE] if beside else [])), "info")
+        with session.at_work():
+            yield {tab.notice: "", tab.table: "", tab.downloads: "", tab.time: "", tab.size: "", **_buttons_at_work(tab)}
+            for frame in _paint(tab, stop, report, events):
+                beside = beside or scheduler.someone_writes()
+                yield frame
+            said = [STOPPED if report.rows else STOPPED_EARLY] if stop.is_set() else []
+            notice = html_parts.notice(" ".join(said + ([BESIDE] if beside else [])), "info")
     except Exception as error:
         notice = html_parts.notice(f"The measurement broke off: {error}", "error")
-    finally:
-        work.__exit__(None, None, None)
     report.settings |= {"stopped": True} if stop.is_set() else {}
     yield {tab.notice: notice, tab.progress: "", **_buttons_at_rest(tab), **_results(tab, report, not notice)}
 

@@ -1,7 +1,6 @@
 """A speed report as HTML: progress, table, charts and files. Pure functions."""
 from __future__ import annotations
 
-import base64
 import csv
 import io
 from collections.abc import Sequence
@@ -26,10 +25,8 @@ def progress_html(progress: Progress) -> str:
 
 def table_html(report: Report) -> str:
     """One row per cache and context, by context; what was left out, and where all this was measured."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
     rows = "".join(_row_html(report, row) for row in sorted(report.rows, key=lambda row: row.context))
-    table = (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="Measured"><table class="kv-figures"><thead><tr>{heads}</tr>'
-             f"</thead><tbody>{rows}</tbody></table></div>") if rows else ""
+    table = html_parts.figures_table("Measured", HEADS, rows) if rows else ""
     words = [f"{title(report.rows[0].level, report.rows[0].query_heads)}. Speed and size beside upstream Dynamic's; the small figures are the quartiles of the rounds, and where those of two overlap no speed is said. {report.where()}"] if rows else []
     lines = words + left_out_words(report)
     return table + "".join(f'<p class="kv-quiet">{escape(line[0].upper() + line[1:])}</p>' for line in lines)
@@ -101,7 +98,4 @@ def csv_text(report: Report) -> str:
 
 
 def downloads_html(report: Report) -> str:
-    """Links that carry their files with them: nothing is written on the server."""
-    files = (("CSV", "speed.csv", "text/csv", csv_text(report)), ("JSON", "speed.json", "application/json", report.to_json()))
-    return "".join(f'<a class="kv-download" download="{name}" href="data:{kind};base64,{base64.b64encode(text.encode()).decode()}">{words}</a>'
-                   for words, name, kind, text in files)
+    return html_parts.downloads(("CSV", "speed.csv", "text/csv", csv_text(report)), ("JSON", "speed.json", "application/json", report.to_json()))

@@ -1,7 +1,6 @@
 """The Measure tab's second half: what each cache loses, by kvcache.measure.quality at sizes that a visitor can wait for."""
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -149,11 +148,10 @@ def _results(part: QualityPart, report: Report) -> dict:
 def table_html(report: Report) -> str:
     """A row a cache, what was left out, and what was measured on what."""
     rows, places = report.rows(), results.columns(report)
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in (*(results.COLUMNS[n] for n in COLUMNS), *results.answer_heads(places)[1:]))
+    heads = (*(results.COLUMNS[n] for n in COLUMNS), *results.answer_heads(places)[1:])
     lines = "".join(_row_html(rows, row, (*(results.cells(row)[n] for n in COLUMNS[1:]), *results.answer_cells(row, places)[1:])) for row in rows)
     words = [f"{each.what}: {each.reason}" for each in report.left_out] + [report.where()]
-    return (f'<div class="kv-scroll" tabindex="0" role="region" aria-label="Measured"><table class="kv-figures"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
-            + "".join(f'<p class="kv-quiet">{escape(line)}</p>' for line in words))
+    return html_parts.figures_table("Measured", heads, lines) + "".join(f'<p class="kv-quiet">{escape(line)}</p>' for line in words)
 
 
 def _row_html(rows: list[Row], row: Row, texts: tuple[str, ...]) -> str:
@@ -171,15 +169,13 @@ def answer_words(rows: list[Row]) -> str:
 
 
 def downloads_html(report: Report) -> str:
-    """Links that carry their files with them: nothing is written on the server."""
-    files = (("JSON", "quality.json", "application/json", report.to_json()), ("CSV", "quality.csv", "text/csv", report.to_csv()))
-    return " ".join(f'<a class="kv-download" download="{name}" href="data:{kind};base64,{base64.b64encode(text.encode()).decode()}">{words}</a>' for words, name, kind, text in files)
+    return html_parts.downloads(("JSON", "quality.json", "application/json", report.to_json()), ("CSV", "quality.csv", "text/csv", report.to_csv()))
 
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
 def wire_quality(part: QualityPart, registry: Registry) -> None:
-    """Connect the widgets. It stands in the models' queue: while it runs, nobody else computes."""
+    """Connect the widgets. One measures at a time, in the queue of the tab's first half; replies are written meanwhile."""
     painted = [part.notice, part.progress, part.run, part.stop, *part.results]
     compute = {"concurrency_id": "measure", "concurrency_limit": 1, "show_progress": "minimal", "show_progress_on": [part.progress], "api_visibility": "private"}
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}

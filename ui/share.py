@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import gradio as gr
 
@@ -16,9 +17,10 @@ from kvcache.chat import models, record
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.program import program
 from kvcache.chat.record import RecordError
+from kvcache.entry import Entry
 from kvcache.saving import read as read_cache_file
 
-from . import html_parts, layout, settings_link, view
+from . import html_parts, layout, view
 from .events import key_of, read_settings
 from .layout import ChatTab
 from .state import Registry, Session, Settings, sampling_of
@@ -83,6 +85,47 @@ def with_cache(talk: Conversation) -> str:
         path = Path(folder) / "conversation.safetensors"
         record.save(talk, path)
         return f"data:application/octet-stream;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+# -- as a link ---------------------------------------------------------------------------------------------------
+
+TABS = ("chat", "compare", "measure", "calculator", "learn")
+MAX_CHARACTERS = 200
+
+
+def query(settings: Settings) -> str:
+    """What stands behind the "?": model, cache and the parameters that are not the cache's defaults."""
+    entry = ENTRIES[settings.cache]
+    known = entry.known(settings.parameters)
+    changed = {name: value for name, value in settings.parameters.items() if name in known and value != known[name].default}
+    return urlencode({"model": settings.model, "cache": settings.cache, **changed})
+
+
+def read_link(given: Mapping[str, str], model: str) -> tuple[Settings, list[str]]:
+    """(settings, sentences on what a link asks for and does not get); `model` where it names none that is here. Nothing is downloaded for a link."""
+    given, refused = {name: value[:MAX_CHARACTERS] for name, value in given.items()}, []
+    wanted = given.get("model", model)
+    if wanted != model and not models.is_here(wanted):
+        refused.append(f"The link names the model {wanted}, which is not on this computer: pick it under Model to have it.")
+        wanted = model
+    cache = given.get("cache", "dynamic")
+    if cache not in ENTRIES:
+        return Settings(wanted, "dynamic"), [*refused, f"The link names the cache {cache!r}; there are {', '.join(ENTRIES)}."]
+    parameters, wrong = read_parameters(ENTRIES[cache], given)
+    return Settings(wanted, cache, parameters), refused + wrong
+
+
+def read_parameters(entry: Entry, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The parameters of a cache that a query gives, in their types, and a sentence for each that cannot be."""
+    found, wrong = {}, []
+    for name, parameter in entry.known(given).items():
+        if name in given:
+            try:
+                value = given[name]
+                found[name] = parameter.check({"true": True, "false": False}.get(value.lower(), value) if parameter.kind == "bool" else value)
+            except ValueError as error:
+                wrong.append(f"The link's {error}.")
+    return found, wrong
 
 
 # -- in ----------------------------------------------------------------------------------------------------------
@@ -153,10 +196,10 @@ def on_load(tab: ChatTab, tabs: gr.Tabs, page: gr.Blocks, model: str):
     """The event that fills in what the page's address asks for, before anything else is read; others follow it."""
     def arrive(request: gr.Request):
         given = {name: str(value) for name, value in (request.query_params or {}).items()} if request else {}
-        shown = {tabs: gr.Tabs(selected=given["tab"])} if given.get("tab") in settings_link.TABS else {}
+        shown = {tabs: gr.Tabs(selected=given["tab"])} if given.get("tab") in TABS else {}
         if not {"model", "cache"} & set(given):
             return shown or gr.skip()
-        settings, refused = settings_link.read(given, model)
+        settings, refused = read_link(given, model)
         return shown | filled_in(tab, settings, None) | ({tab.notice: html_parts.notice(" ".join(refused))} if refused else {})
 
     return page.load(arrive, None, [tabs, tab.notice, *form_outputs(tab)], queue=False, show_progress="hidden", api_visibility="private")
@@ -183,7 +226,7 @@ def wire_share(tab: ChatTab, header: gr.HTML, registry: Registry) -> None:
         return {form.code: gr.update(value=text, visible=True), form.text: text, form.notice: html_parts.notice(COPIED, "info")}
 
     def link(session, values):
-        text = settings_link.query(read_settings(tab, values))
+        text = query(read_settings(tab, values))
         return {form.text: text, form.address: gr.update(visible=True), form.notice: html_parts.notice(COPIED, "info")}
 
     def export(session, values):

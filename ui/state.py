@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import threading
 import time
@@ -20,15 +21,23 @@ from kvcache.chat.conversation import Conversation, ConversationError, chats
 from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, measure_added, take_snapshot
 
-from . import settings
 from .branches import Branches
 from .charts import History, human_bytes
 from .pending import Outbox
 
-MEMORY_BUDGET = settings.whole("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.virtual_memory().total // 4))  # bytes of cache kept for all sessions together
+
+def whole_setting(name: str, default: int, minimum: int = 1) -> int:
+    """The whole number in that variable of the environment (docs/playground.md lists them). Ends the program, with the name, for anything else."""
+    text = os.environ.get(name, "").strip()
+    if text and not (text.isascii() and text.isdecimal() and int(text) >= minimum):
+        raise SystemExit(f"{name} must be a whole number from {minimum} on, got {text!r}")
+    return int(text) if text else default
+
+
+MEMORY_BUDGET = whole_setting("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.virtual_memory().total // 4))  # bytes of cache kept for all sessions together
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
-API_SECONDS = settings.whole("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
-KEPT_SECONDS = settings.whole("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
+API_SECONDS = whole_setting("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
+KEPT_SECONDS = whole_setting("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
 
 
 @dataclass(frozen=True)
@@ -235,7 +244,7 @@ def bytes_at_end(settings: Settings, loaded, tokens: int) -> int:
     """Bytes of the cache behind so many tokens, or with its first where it takes no more of them."""
     try:
         return predict(settings.cache, loaded.config, loaded.dtype, tokens, 1, **settings.parameters).total
-    except (ValueError, NotImplementedError):
+    except ValueError:
         return _at_once(settings, loaded)
 
 

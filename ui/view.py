@@ -227,9 +227,12 @@ def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 
     talk = session.conversation
     bits = getattr(own_side(talk.cache), "bits", None)
     if not says_which(talk.cache):
-        return token_ribbon.ribbon_html(runs, pending, bits, note="Which ones are gone differs from head to head.")
+        return token_ribbon.ribbon_html(runs, pending, bits, note=OF_EACH_HEAD)
     ids = talk.ids if len(talk.ids) > len(talk.cached_ids) else talk.cached_ids
     return token_ribbon.ribbon_html(runs, pending, bits, words_of(session, ids), talk.spans)
+
+
+OF_EACH_HEAD = "Which ones are gone differs from head to head."
 
 
 def says_which(cache) -> bool:

@@ -1,7 +1,7 @@
 """How much a model recalls: `python -m kvcache.bundled.evaluate [--model FOLDER] [--questions 40]`.
 
 Greedy answers, with the model's own full cache, to the questions of `questions`, asked as many of the model's tokens after the telling as the
-frozen ones are. Prints a share for each set and distance, then a table; `--json` writes what evaluation.json beside the weights holds.
+frozen ones are. Prints a share for each set and distance, then a table; `--json` writes what evaluations.json holds of a model.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from ..weights import LOADING
 from . import MODELS, card, environment, path, questions
 from .questions import Case
 
+FILE = Path(__file__).parent / "evaluations.json"  # by model
 DISTANCES = (128, 512, 1024, 1500)
 DECLINE = "not told me"
 UNKNOWN = "I do not know that"  # as the model answers questions about the world: honest too, but no sign that it knows what it was asked for
@@ -89,7 +90,7 @@ def load(folder: Path) -> tuple:
 
 def shipped() -> dict[str, dict]:
     """What was found of every model that is here, by its name."""
-    return {name: json.loads(file.read_text()) for name, folder in MODELS.items() if (file := folder / "evaluation.json").exists()}
+    return {name: found for name, found in json.loads(FILE.read_text()).items() if MODELS[name].is_dir()}
 
 
 def main(arguments: list[str] | None = None) -> dict:

@@ -1,6 +1,6 @@
 """The questions that are asked of the bundled models: a conversation in which something is told and then talked about other things, and its last message asks.
 
-Frozen: made once by the code at commit 1e93f6c, which also trained the models. Sets of them, by the names in evaluation.json: `trained_ways` of telling
+Frozen: made once by the code at commit 1e93f6c, which also trained the models. Sets of them, by the names in evaluations.json: `trained_ways` of telling
 and asking and `new_ways`, which training never used, both about values that it never told; `hand_written` and five sets that others wrote, `verdict` and
 `third` to `sixth`; for each of those things that were never told, which should be declined.
 """

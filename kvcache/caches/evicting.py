@@ -30,23 +30,23 @@ AROUND = ("diffllama", "jetmoe")  # which split or repeat what a cache hands ove
 class PolicyLayer(EvictingLayer):
     """At most `budget` tokens a key head after a prompt's forward, and up to EVERY more while decoding. Which stay, `policy` says, for each key head apart.
 
-    `budget`: a number of tokens, or the share of those seen. The first `keep_first` and the latest `keep_last` stay in any case. Keys keep their rotation. Stores
+    `budget`: a number of tokens, or the share of those seen. The first `first_tokens` and the latest `last_tokens` stay in any case. Keys keep their rotation. Stores
     keys, values [B, H, held, D]; where the policy asks for it, the attention that each key got and its position [B, H, held, 1], and the latest queries
     [B, Hq, n, D]; in a padded batch, for each row how many of its first places are empty, and how much padding it began with [B, 1, 1, 2].
     """
 
     stores = {**EvictingLayer.stores, "attention": "state", "positions": "state", "queries": "state", "padding": "state"}
-    settings = ("policy", "budget", "keep_first", "keep_last")
+    settings = ("policy", "budget", "first_tokens", "last_tokens")
     attention: Buffer
     positions: Buffer
     queries: Buffer
     padding: Buffer
     attended = True  # has `attend` been asked since the last update? Where layers share keys it is asked again.
 
-    def __init__(self, policy: Policy, budget: int | float, keep_first: int = 4, keep_last: int = 32):
+    def __init__(self, policy: Policy, budget: int | float, first_tokens: int = 4, last_tokens: int = 32):
         super().__init__()
-        self.policy, self.budget, self.keep_first, self.keep_last = policy, budget, keep_first, max(keep_last, policy.queries)
-        self.per_token = (*EvictingLayer.per_token, *["attention"] * self.adds_up, *["positions"] * policy.counts)  # type: ignore[misc]
+        self.policy, self.budget, self.first_tokens, self.last_tokens = policy, budget, first_tokens, max(last_tokens, policy.queries)
+        self.per_token = (*EvictingLayer.per_token, *["attention"] * self.adds_up, *["positions"] * policy.counts)
         self.bounded = policy.evicts and isinstance(budget, int)
 
     @property
@@ -59,12 +59,12 @@ class PolicyLayer(EvictingLayer):
         return self.padding.data is not None
 
     @property
-    def needs_query(self) -> bool:  # type: ignore[override]
+    def needs_query(self) -> bool:
         """Padded rows need a mask of their own once tokens are evicted, which `attend` alone can give them."""
         return self.policy.needs_query or self.padded
 
     @property
-    def why_query(self) -> str:  # type: ignore[override]
+    def why_query(self) -> str:
         return f"chooses by the query what it keeps ({self.policy.name})" if self.policy.needs_query else "knows which of its rows are padding"
 
     def target(self, seen: int) -> int:
@@ -72,7 +72,7 @@ class PolicyLayer(EvictingLayer):
         if not self.policy.evicts:
             return seen
         share = self.budget if isinstance(self.budget, int) else math.ceil(self.budget * seen)
-        return max(share, self.keep_first + self.keep_last)
+        return max(share, self.first_tokens + self.last_tokens)
 
     def pad(self, padding: torch.Tensor) -> None:
         """Know that of the tokens seen, those of the next update among them, so many are padding [B], the first of each row."""
@@ -174,7 +174,7 @@ class PolicyLayer(EvictingLayer):
         target = self.target(self.seen)
         if self.held > target + spare:
             self._add_up()
-            self.keep(self._best(self._shown(slice(None), 0, self.seen, target)))
+            self.keep(self.best(self._shown(slice(None), 0, self.seen, target)))
 
     def _evict_rows(self, spare: int) -> None:
         """As `_evict`, of padded rows, each of which evicts when it would alone: rows that hold fewer tokens than others have empty places before them."""
@@ -194,7 +194,7 @@ class PolicyLayer(EvictingLayer):
         """[1, H, room]: what one row of a padded batch keeps, its first places filled with whatever lies first."""
         heads, held = self.key_rows.data.shape[1], self.held
         if evicts:
-            kept = self._best(self._shown(slice(row, row + 1), empty, seen, count)) + empty
+            kept = self.best(self._shown(slice(row, row + 1), empty, seen, count)) + empty
         else:
             kept = torch.arange(held - count, held, device=self.device)
         return torch.cat([kept.new_zeros(1, heads, room - count), kept.expand(1, heads, -1)], dim=-1)
@@ -206,9 +206,9 @@ class PolicyLayer(EvictingLayer):
 
         queries = self.queries.view()[rows] if self.policy.queries else None
         positions = of(self.positions) - (self.seen - seen) if self.policy.counts else None  # counted without padding
-        return Held(self._keys()[rows, :, empty:], self._values()[rows, :, empty:], seen, target, self.keep_first, self.keep_last, queries, of(self.attention), positions)
+        return Held(self._keys()[rows, :, empty:], self._values()[rows, :, empty:], seen, target, self.first_tokens, self.last_tokens, queries, of(self.attention), positions)
 
-    def _best(self, held: Held) -> torch.Tensor:
+    def best(self, held: Held) -> torch.Tensor:
         """[B, H or 1, target]: the places of the highest scores, the first and the latest tokens before all; of equal ones the older."""
         scores = self.policy.score(held).float().clone()
         scores[..., : held.first] = scores[..., scores.shape[-1] - held.last :] = float("inf")
@@ -253,7 +253,7 @@ def refuse_bias(mask: torch.Tensor | None, new: int) -> None:
 class EvictingCache(Cache):
     """Keep `budget` tokens in each key head of full-attention layers, those that `policy` scores highest; the model's own windows stay its own.
 
-    `budget`: a number of tokens, or the share of those seen, above 0 and below 1. The first `keep_first` and the latest `keep_last` tokens stay in any case, and what a
+    `budget`: a number of tokens, or the share of those seen, above 0 and below 1. The first `first_tokens` and the latest `last_tokens` tokens stay in any case, and what a
     policy needs as latest. Down to the budget at the end of every forward of several tokens, and every 32 tokens while decoding. Within a forward attention is exact over
     all that is held, so a prompt in one forward needs room for all its tokens, and one in chunks for the budget and a chunk: `kvcache.feed` gives 4,096 at
     once, generate as many as its prefill_chunk_size says. A policy that goes by queries needs a model that attends by sdpa; lagkv and keydiff suit any.
@@ -264,9 +264,9 @@ class EvictingCache(Cache):
     name = "evicting"
     at_once = AT_ONCE
 
-    def __init__(self, config: PreTrainedConfig, policy: str | Policy = "mean_attention", budget: int | float = 256, keep_first: int = 4, keep_last: int = 32):
+    def __init__(self, config: PreTrainedConfig, policy: str | Policy = "mean_attention", budget: int | float = 256, first_tokens: int = 4, last_tokens: int = 32):
         config, policy = decoder_config(config), policy_of(policy)
-        values = {"policy": policy, "budget": BUDGET.check(budget), "keep_first": KEEP_FIRST.check(keep_first), "keep_last": KEEP_LAST.check(keep_last)}
+        values = {"policy": policy, "budget": BUDGET.check(budget), "first_tokens": FIRST_TOKENS.check(first_tokens), "last_tokens": LAST_TOKENS.check(last_tokens)}
         if reason := why_not(config) or _why_not_values(config, values):
             raise ValueError(f"EvictingCache: {reason}")
         super().__init__(build_layers(config, {"full_attention": lambda **_: PolicyLayer(**values), **dict.fromkeys(WINDOWED_TYPES, windowed)}))
@@ -302,7 +302,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
 
 def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     policy = policy_of(parameters["policy"])
-    least = parameters["keep_first"] + max(parameters["keep_last"], policy.queries)
+    least = parameters["first_tokens"] + max(parameters["last_tokens"], policy.queries)
     if isinstance(parameters["budget"], int) and parameters["budget"] <= least:
         return f"budget must be above the {least} tokens that stay in any case, got {parameters['budget']}"
     if policy.needs_query and config.model_type in AROUND:
@@ -326,8 +326,8 @@ def _label(policy: str, budget: int | float, **_: Any) -> str:
 
 
 BUDGET = Parameter("budget", "Budget", "amount", 256, "Tokens each key head keeps; below 1, the share of those seen.", minimum=16, maximum=1 << 20)
-KEEP_FIRST = Parameter("keep_first", "First tokens", "int", 4, "First tokens that stay in any case.", minimum=0, maximum=64)
-KEEP_LAST = Parameter("keep_last", "Latest tokens", "int", 32, "Latest tokens that stay in any case.", minimum=0, maximum=4096)
+FIRST_TOKENS = Parameter("first_tokens", "First tokens", "int", 4, "First tokens that stay in any case.", minimum=0, maximum=64)
+LAST_TOKENS = Parameter("last_tokens", "Latest tokens", "int", 32, "Latest tokens that stay in any case.", minimum=0, maximum=4096)
 ENTRY = Entry(
     name="evicting",
     title="Evicting",
@@ -337,8 +337,8 @@ ENTRY = Entry(
     parameters=(
         Parameter("policy", "Policy", "choice", "mean_attention", "What chooses the tokens that stay: the attention they got, or what keys and values look like.", choices=tuple(POLICIES), also=tuple(COMPACTING)),
         BUDGET,
-        KEEP_FIRST,
-        KEEP_LAST,
+        FIRST_TOKENS,
+        LAST_TOKENS,
     ),
     lossy=True,
     can=all_but("crop", "drafts", "compile", "export"),

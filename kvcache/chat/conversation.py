@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token,
 from .models import LoadedModel
 from .prefixes import LEAST, Checkpoints
 
+logger = logging.getLogger(__name__)
 MAX_MESSAGE_CHARACTERS = 400_000  # where neither the cache nor the model sets a limit
 
 Message = dict[str, str]  # {"role": "user" | "assistant", "content": ...}
@@ -274,7 +276,7 @@ class Conversation:
     @property
     def spans(self) -> list[tuple[int, int]]:
         """(first, end) of each message's tokens in `ids`; what the template puts before a message counts to it. (0, 0) where only text is known."""
-        spans, end = [], 0
+        spans: list[tuple[int, int]] = []
         for turn in self._turns:
             begun, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.reply_ids)
             spans += [(min(spans[-1][1] if spans else 0, begun), begun), (begun, end)]
@@ -432,7 +434,7 @@ class Conversation:
 
     def _reply(self, plan: _Plan, stop: threading.Event | None) -> Iterator[Event]:
         self._begin(plan)
-        events: Any = iter(())
+        events: Any = None
         try:
             cuts = self._cuts(plan.turns, plan.prompt_ids)
             store = self.prefixes(self.loaded) if self._make_own_cache is None else None
@@ -451,7 +453,8 @@ class Conversation:
             written.checkpoints.put()
             raise
         except BaseException:
-            getattr(events, "close", int)()
+            if events is not None:
+                events.close()
             if self._writing is plan:
                 self._renew_cache("the cache was rebuilt after an error")
             raise
@@ -519,7 +522,8 @@ class Conversation:
         try:
             for event in events:
                 self._take(written, event)
-        except Exception:
+        except Exception as error:  # nobody listens any more: the log is told, and whoever sends next reads that the cache is new
+            logger.warning("a reply that nobody waits for broke off: %s", error)
             self._renew_cache("the cache was rebuilt after an error")
 
     def _keep(self, written: _Written) -> None:

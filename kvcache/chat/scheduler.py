@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import queue
 import threading
 import weakref
@@ -22,6 +23,7 @@ from .engine import Event, Feed, Reply, Waiting, compile_batch_beside, forward, 
 from .engine import take_snapshot as snapshot_of
 from .models import LoadedModel
 
+logger = logging.getLogger(__name__)
 IDLE_SECONDS = 5.0  # that the thread of a model without work stays: torch's own threads come and go with it
 RETRY_SECONDS = 0.05  # between two looks whether there is room for a reply that waits, where nobody else has work
 NO_ROOM = "waiting for memory: others are writing, and what they and this reply would hold is more than is kept for all caches together"
@@ -203,7 +205,7 @@ class Scheduler:
                 forward(self.loaded, row.reply.cache, row.again.popleft())
                 self._place(row, True)
                 return
-            logits = forward(self.loaded, row.reply.cache, row.asks.ids)  # type: ignore[union-attr]
+            logits = forward(self.loaded, row.reply.cache, row.asks.ids)
         except BaseException as error:
             self._place(row, row.end(error))
         else:
@@ -223,7 +225,7 @@ class Scheduler:
         if row.again:  # its cache is being filled anew
             return True
         try:
-            logits = forward(self.loaded, row.reply.cache, row.asks.ids, row.asks.compiled)  # type: ignore[union-attr]
+            logits = forward(self.loaded, row.reply.cache, row.asks.ids, row.asks.compiled)
         except BaseException as error:
             self._place(row, row.end(error))
             return False
@@ -239,8 +241,9 @@ class Scheduler:
             return
         try:
             with self.loaded.forward_lock:
-                logits = decode(self.loaded.model, self.batch, [row.asks.ids[0] for row in rows], self._step(rows))  # type: ignore[arg-type, union-attr]
-        except Exception:
+                logits = decode(self.loaded.model, self.batch, [row.asks.ids[0] for row in rows], self._step(rows))
+        except Exception as error:  # whosever it is comes up again when each is fed alone
+            logger.warning("a forward of %d replies together failed, each goes on alone: %s", len(rows), error)
             self._write_one_by_one(rows)
         else:
             for row, its in zip(rows, logits):
@@ -248,7 +251,7 @@ class Scheduler:
 
     def _step(self, rows: list[Row]) -> Callable:
         """The forward for these rows: the compiled step where there is one, and where all want it."""
-        if not all(row.asks.compiled for row in rows):  # type: ignore[union-attr]
+        if not all(row.asks.compiled for row in rows):
             return self.loaded.model
         self.wants_step = self.wants_step and not compile_batch_beside(self.loaded)
         return functools.partial(self.loaded.step, self.batch)
@@ -283,7 +286,7 @@ class Scheduler:
         for row in rows:
             if row not in self.sharing:
                 try:
-                    self.batch.join(row.reply.cache)  # type: ignore[union-attr]
+                    self.batch.join(row.reply.cache)
                 except ValueError:
                     row.shares = False
                 else:
@@ -297,7 +300,7 @@ class Scheduler:
     def _part(self, row: Row) -> None:
         """Take a row out of the batch."""
         if row in self.sharing:
-            self.batch.leave(self.sharing.index(row))  # type: ignore[union-attr]
+            self.batch.leave(self.sharing.index(row))
             self.sharing.remove(row)
 
 
@@ -367,7 +370,7 @@ class Written(Iterator[Event]):
         if self._row is None or self._is_over:
             self._is_over = True
             return
-        self._row.reply.stop.set()  # type: ignore[union-attr]
+        self._row.reply.stop.set()
         while not self._is_over:
             item = self._row.events.get()
             self._rest.append(item)

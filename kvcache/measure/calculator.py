@@ -18,7 +18,7 @@ from ..architecture import decoder_config
 from ..caches.encoder_decoder import EncoderDecoderCache
 from ..caches.offloaded import Offloading
 from ..extras import total_memory
-from ..memory import Memory
+from ..memory import LayerMemory, Memory
 from ..predict import predict_layer, shapes_of
 from ..recurrent import States
 from ..validation import whole_number
@@ -140,7 +140,7 @@ def calculate(config: PreTrainedConfig, workload: Workload = Workload(), paramet
     for name in catalog.ENTRIES:
         try:
             costs.append(_cost(name, config, workload, dict((parameters or {}).get(name, {}))))
-        except (ValueError, NotImplementedError) as error:
+        except ValueError as error:
             why_not[name] = str(error)
     return Calculation(workload, weights, tuple(costs), why_not, getattr(decoder_config(config), "max_position_embeddings", None))
 
@@ -185,7 +185,7 @@ def _growing(name: str, config: PreTrainedConfig, workload: Workload, parameters
             sides = cache.predict_memory(text, tokens, workload.source_tokens, 1, workload.dtype)
             memory = Memory(tuple(layer for side in sides.values() for layer in side.layers), {})
             return memory, sum(_near(side, sides[where]) for where, side in zip(sides, cache.sides))
-        memory = Memory(tuple(catalog.LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes)), {})
+        memory = Memory(tuple(LayerMemory(**predict_layer(layer, tokens, shape)) for layer, shape in zip(cache.layers, shapes)), {})
         return memory, _near(cache, memory)
 
     return sizes
@@ -231,7 +231,7 @@ def _longest(nbytes_at: Callable[[int], float], room: int, most: int) -> int | N
     return low[0]
 
 
-HEADS = ("cache", "name", "tokens", "users", "nbytes_a_user", "nbytes", *catalog.LayerMemory().as_dict(), "weights_nbytes", "device", "device_nbytes", "users_that_fit", "tokens_that_fit")
+HEADS = ("cache", "name", "tokens", "users", "nbytes_a_user", "nbytes", *LayerMemory().as_dict(), "weights_nbytes", "device", "device_nbytes", "users_that_fit", "tokens_that_fit")
 
 
 def to_csv(found: Calculation, devices: Sequence[Device]) -> str:

@@ -83,6 +83,8 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         root = Path(__file__).resolve().parents[2]
+        if not (root / "app.py").is_file():
+            raise RuntimeError(f"the playground's app.py is not in {root}: run this in a clone")
         settings = {"KVCACHE_PEOPLE_AT_ONCE": str(people), "KVCACHE_API_SECONDS": str(SILENT_SECONDS), "KVCACHE_PREFIX_BYTES": str(PREFIX_BYTES), "PYTHONFAULTHANDLER": "1"}
         command = [sys.executable, "app.py", "--port", str(port), *(["--model", model] if model else [])]
         self.words = tempfile.TemporaryFile()
@@ -239,7 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"--people must be from 1 to 100, got {given.people}")
     found = {}
     for name, at_once in (("one at a time", 1), ("all at once", given.people)):
-        figures = run(given.people, at_once, given.seconds, given.warm, given.tokens, given.model)
+        try:
+            figures = run(given.people, at_once, given.seconds, given.warm, given.tokens, given.model)
+        except RuntimeError as error:
+            raise SystemExit(f"load: {error}") from error
         found[name] = figures
         print(f"{name}: {json.dumps(figures.record())}", flush=True)
         for error in sorted(set(figures.errors))[:5]:

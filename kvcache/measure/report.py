@@ -347,7 +347,7 @@ def best_rows(measured: str) -> str:
 
 def default_table() -> str:
     """What the default model was asked, with its full cache; the card has more rows."""
-    return card.table(json.loads((bundled.path() / "evaluation.json").read_text()), DEFAULT_ASKED)
+    return card.table(evaluate.shipped()[bundled.DEFAULT], DEFAULT_ASKED)
 
 
 def models_table() -> str:
@@ -358,7 +358,7 @@ def models_table() -> str:
 
 
 def _model_line(name: str, folder: Path, distances: Sequence[str]) -> list[str]:
-    found = json.loads((folder / "evaluation.json").read_text())
+    found = evaluate.shipped()[name]
     config = transformers.AutoConfig.from_pretrained(folder)
     suited = [each.title for each in (*ENTRIES.values(), *OTHERS.values()) if not each.why_not(config) and (each.name in OWN_CACHES or each.name == first_fitting(config))]
     shares = [f"{found[kind][d]['recalled']:.0%}" if d in found[kind] else "-" for kind, ds in (("trained_ways", distances), ("hand_written", ["512"])) for d in ds]

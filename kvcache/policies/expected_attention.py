@@ -21,7 +21,7 @@ class ExpectedAttention(Policy):
     window: int = 32
 
     @property
-    def queries(self) -> int:  # type: ignore[override]
+    def queries(self) -> int:
         return self.window
 
     def score(self, held: Held) -> torch.Tensor:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .policy import Policy
+import torch
+
+from .policy import Held, Policy
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,10 @@ class KVzip(Policy):
     name: ClassVar[str] = "kvzip"
     paper: ClassVar[str] = "https://arxiv.org/abs/2505.23416"
     evicts: ClassVar[bool] = False
+
+    def score(self, held: Held) -> torch.Tensor:
+        """What `compact` has found: the most attention that each key got from any query."""
+        return held.attention
 
 
 COMPACTS = KVzip

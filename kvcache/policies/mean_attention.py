@@ -23,7 +23,7 @@ class MeanAttention(Policy):
     horizon: int = 512
 
     @property
-    def decay(self) -> float:  # type: ignore[override]
+    def decay(self) -> float:
         return math.exp(-1 / self.horizon)
 
     def score(self, held: Held) -> torch.Tensor:

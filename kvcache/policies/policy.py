@@ -1,5 +1,6 @@
 """What a policy is, and what it is shown."""
 
+import abc
 import dataclasses
 from typing import ClassVar, NamedTuple
 
@@ -32,7 +33,7 @@ class Held(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Policy:
+class Policy(abc.ABC):
     """Scores the tokens a layer holds: those of the highest scores stay, in each key head its own. The fields of a policy are its settings.
 
     `queries`: how many of the latest queries it goes by; `decay`: by what the attention that keys have got fades with every query, where it goes by that of all of
@@ -51,6 +52,6 @@ class Policy:
         """Does it go by queries at all?"""
         return self.queries > 0 or self.decay is not None
 
+    @abc.abstractmethod
     def score(self, held: Held) -> torch.Tensor:
         """[B, H, T], or [B, 1, T] for all key heads alike: the more, the sooner a token stays. Rows of a batch must not depend on each other."""
-        raise NotImplementedError

@@ -22,7 +22,7 @@ class SnapKV(Policy):
     pooling: int = 7
 
     @property
-    def queries(self) -> int:  # type: ignore[override]
+    def queries(self) -> int:
         return self.window
 
     def score(self, held: Held) -> torch.Tensor:
