@@ -154,7 +154,7 @@ def test_a_run_paints_the_bar_then_table_charts_and_files(part):
     assert last[part.table].count('<th scope="row">') == 3 and last[part.progress] == "" and not last[part.stop]["visible"]
     assert "Sink 4 + 60" in last[part.table] and "lagkv" in last[part.table] and "random tokens" in last[part.table]
     assert [trace["name"] for trace in json.loads(last[part.drift])["figure"]["data"]][1:] == ["Sink 4 + 60", "lagkv 0.25"]
-    report = Report.from_json(link(last[part.downloads], 1))
+    report = QualityReport.from_json(link(last[part.downloads], 1))
     assert len(report.drifted) == 3 and len(report.answered) == 3 * 4 and report.settings["model"] == "tiny-llama"
     assert len(list(csv.DictReader(io.StringIO(link(last[part.downloads], 2))))) == 3
 

@@ -316,24 +316,32 @@ def measure_tab(levels: Sequence[tuple[str, str]], contexts: Sequence[tuple[str,
         lengths = gr.CheckboxGroup(list(contexts), value=list(chosen_contexts), label="Tokens of context", elem_id="kv-measure-contexts",
                                    info="Longer ones take longer: each cache is filled first.")
         names = gr.CheckboxGroup(list(caches), value=list(chosen_caches), label="Caches", elem_id="kv-measure-caches")
-        with gr.Row(elem_classes="kv-buttons"):
-            start = gr.Button("Measure", size="sm", variant="primary", elem_id="kv-measure-run")
-            stop = gr.Button("Stop", size="sm", visible=False, elem_id="kv-measure-stop", elem_classes="kv-stop")
-        progress = gr.HTML(elem_id="kv-measure-progress")
-        notice = gr.HTML(elem_id="kv-measure-notice", elem_classes="kv-note")
-    with gr.Row(elem_id="kv-measure-results", elem_classes="kv-results", equal_height=False):
+        asked = measure_buttons("kv-measure")
+    shown = measure_results("kv-measure", {"time": ("Time of a token", "Lines: milliseconds of a token over tokens of context, one line per cache"),
+                                           "size": ("Bytes of the cache", "Lines: bytes of the cache over tokens of context, one line per cache")})
+    return MeasureTab(level, lengths, names, **asked, **shown)
+
+
+def measure_buttons(prefix: str) -> dict[str, gr.components.Component]:
+    """Measure, Stop, how far it is, and a place for sentences; ids begin with `prefix`."""
+    with gr.Row(elem_classes="kv-buttons"):
+        run = gr.Button("Measure", size="sm", variant="primary", elem_id=f"{prefix}-run")
+        stop = gr.Button("Stop", size="sm", visible=False, elem_id=f"{prefix}-stop", elem_classes="kv-stop")
+    return {"run": run, "stop": stop, "progress": gr.HTML(elem_id=f"{prefix}-progress"), "notice": gr.HTML(elem_id=f"{prefix}-notice", elem_classes="kv-note")}
+
+
+def measure_results(prefix: str, charts: Mapping[str, tuple[str, str]]) -> dict[str, gr.HTML]:
+    """A table with its downloads, and charts beside it: name -> (title, what it shows)."""
+    with gr.Row(elem_id=f"{prefix}-results", elem_classes="kv-results", equal_height=False):
         with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
             gr.HTML("<h2>Side by side</h2>")
-            table = gr.HTML('<p class="kv-quiet">Measure to fill this table.</p>', elem_id="kv-measure-table")
-            downloads = gr.HTML(elem_id="kv-measure-downloads")
+            shown = {"table": gr.HTML('<p class="kv-quiet">Measure to fill this table.</p>', elem_id=f"{prefix}-table"), "downloads": gr.HTML(elem_id=f"{prefix}-downloads")}
         with gr.Column(min_width=280, scale=2, elem_classes="kv-stack"):
-            with gr.Column(elem_classes="kv-card"):
-                gr.HTML("<h2>Time of a token</h2>")
-                seconds = chart("kv-measure-time", "Lines: milliseconds of a token over tokens of context, one line per cache")
-            with gr.Column(elem_classes="kv-card"):
-                gr.HTML("<h2>Bytes of the cache</h2>")
-                size = chart("kv-measure-size", "Lines: bytes of the cache over tokens of context, one line per cache")
-    return MeasureTab(level, lengths, names, start, stop, notice, progress, table, downloads, seconds, size)
+            for name, (title, words) in charts.items():
+                with gr.Column(elem_classes="kv-card"):
+                    gr.HTML(f"<h2>{title}</h2>")
+                    shown[name] = chart(f"{prefix}-{name}", words)
+    return shown
 
 
 # -- learn -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kvcache.measure.quality.results import Report, Row
 
 from . import html_parts
 from .events import in_turn, key_of, stops
-from .layout import chart
+from .layout import measure_buttons, measure_results
 from .measure_events import PAINT_SECONDS, STOPPED, STOPPED_EARLY
 from .measure_view import progress_html
 from .pending import AGAIN
@@ -65,24 +65,10 @@ def make_part() -> QualityPart:
         tokens = gr.Radio(list(TOKENS), value=512, label="Tokens of the prompt", elem_id="kv-quality-tokens")
         caches = gr.Dropdown(offered(), value=list(CHOSEN), multiselect=True, allow_custom_value=True, label="Caches", elem_id="kv-quality-caches",
                              info="Pick some, or type any: a name and what differs from its defaults, as in quantized:key_bits=4,value_bits=2")
-        with gr.Row(elem_classes="kv-buttons"):
-            start = gr.Button("Measure", size="sm", variant="primary", elem_id="kv-quality-run")
-            stop = gr.Button("Stop", size="sm", visible=False, elem_id="kv-quality-stop", elem_classes="kv-stop")
-        progress = gr.HTML(elem_id="kv-quality-progress")
-        notice = gr.HTML(elem_id="kv-quality-notice", elem_classes="kv-note")
-    with gr.Row(elem_id="kv-quality-results", elem_classes="kv-results", equal_height=False):
-        with gr.Column(elem_classes="kv-card", min_width=280, scale=3):
-            gr.HTML("<h2>Side by side</h2>")
-            table = gr.HTML('<p class="kv-quiet">Measure to fill this table.</p>', elem_id="kv-quality-table")
-            downloads = gr.HTML(elem_id="kv-quality-downloads")
-        with gr.Column(min_width=280, scale=2, elem_classes="kv-stack"):
-            with gr.Column(elem_classes="kv-card"):
-                gr.HTML("<h2>Drift over bytes</h2>")
-                drift = chart("kv-quality-drift", "Points: mean KL divergence from the full cache over bytes, one for each cache")
-            with gr.Column(elem_classes="kv-card"):
-                gr.HTML("<h2>Answers over bytes</h2>")
-                answers = chart("kv-quality-answers", "Points: share of what the full cache answers, with intervals, over bytes, one for each cache")
-    return QualityPart(tokens, caches, start, stop, notice, progress, table, downloads, drift, answers)
+        asked = measure_buttons("kv-quality")
+    shown = measure_results("kv-quality", {"drift": ("Drift over bytes", "Points: mean KL divergence from the full cache over bytes, one for each cache"),
+                                           "answers": ("Answers over bytes", "Points: share of what the full cache answers, with intervals, over bytes, one for each cache")})
+    return QualityPart(tokens, caches, **asked, **shown)
 
 
 # -- what is measured --------------------------------------------------------------------------------------------
