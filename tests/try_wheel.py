@@ -11,6 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import kvcache
 from kvcache import bundled, extras
+from kvcache.bundled import questions
+from kvcache.measure.quality import tasks
 from kvcache.measure.speed import figures, results
 
 OPTIONAL = ("numba", "psutil", "accelerate", "gradio", "plotly", "hqq", "optimum")
@@ -70,6 +72,8 @@ def what_is_missing_is_said_to_be_missing(model: LlamaForCausalLM) -> None:
     says("kvcache[cpu]", lambda: kvcache.create("quantized", model, attention="fused"))
     says("kvcache[playground]", lambda: figures.html(results.Report()))
     says(f"{bundled.DEFAULT} is not here", bundled.path)
+    says("questions to the bundled models are not here", lambda: questions.cases("hand_written", 155))
+    says("'facts' can't be asked", lambda: tasks.named(["facts"]))
     assert extras.free_memory() is None
 
 

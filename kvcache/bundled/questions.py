@@ -32,7 +32,7 @@ def tokens(distance: int, tokenizer: Any) -> int:
 def cases(kind: str, distance: int, count: int | None = None) -> list[Case]:
     """The first `count` questions of a set (default: all), `distance` tokens of the smallest vocabulary after the telling.
 
-    Raises ValueError where there are not so many.
+    Raises ValueError where there are not so many, and FileNotFoundError where they were not installed.
     """
     if kind not in _read():
         raise ValueError(f"no questions are called {kind!r}; there are {', '.join(_read())}")
@@ -51,10 +51,17 @@ def kinds(distance: int) -> list[str]:
     return found
 
 
+def why_not_here() -> str | None:
+    """A sentence that says where the questions are to be had if they were not installed, or None."""
+    return None if FILE.exists() else "the questions to the bundled models are not here: the package is installed without them. Clone the project to have them."
+
+
 @cache
 def _read() -> dict[str, dict[str, list[list[str]]]]:
     import lzma  # not above: there are Pythons without it, on which everything else works
 
+    if missing := why_not_here():
+        raise FileNotFoundError(missing)
     return json.loads(lzma.decompress(FILE.read_bytes()))
 
 

@@ -16,7 +16,7 @@ from . import figures, results, texts
 from .answers import MODES
 from .run import Plan, Progress, run
 from .spec import parse, usual
-from .tasks import TASKS
+from .tasks import TASKS, offered
 
 SIZES = {False: {"tokens": 1024, "forced": 128, "passages": 3, "cases": 12}, True: {"tokens": 512, "forced": 32, "passages": 1, "cases": 4}}  # quick or not
 SAVED_EVERY = 60  # seconds
@@ -52,7 +52,7 @@ def plan_of(given: argparse.Namespace, loaded: models.LoadedModel) -> Plan:
     """What the arguments ask for. Raises ValueError for caches that nobody knows."""
     sizes = {name: getattr(given, name) if getattr(given, name) is not None else value for name, value in SIZES[given.quick].items()}
     caches = [parse(text).check(loaded.model) for text in given.caches] if given.caches else usual(loaded, sizes["tokens"])
-    tasks = given.tasks if given.tasks is not None else OF_BUNDLED if loaded.id in bundled.MODELS else TASKS
+    tasks = given.tasks if given.tasks is not None else OF_BUNDLED if loaded.id in bundled.MODELS else offered()
     lengths = tuple(dict.fromkeys(given.lengths or [sizes["tokens"]]))
     return Plan(tuple(caches), tasks=tuple(dict.fromkeys(tasks)), modes=tuple(dict.fromkeys(given.modes)), lengths=lengths, seed=given.seed, chunk=given.chunk, **sizes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,7 +15,7 @@ from .answers import MODES
 from .prompts import Prompt, fitting
 from .results import Answered, Drifted, LeftOut
 from .spec import Spec
-from .tasks import TASKS, named
+from .tasks import TASKS, named, offered
 from .texts import Passage, Text, passages
 
 SEEDS_APART = 1009  # numbers of cases from one seed's first to the next one's
@@ -39,7 +39,7 @@ class Plan:
     tokens: int = 2048  # of a passage that is read at once
     forced: int = 256  # and of how it goes on, token by token
     passages: int = 3
-    tasks: tuple[str, ...] = tuple(TASKS)
+    tasks: tuple[str, ...] = field(default_factory=offered)
     modes: tuple[str, ...] = tuple(MODES)
     lengths: tuple[int, ...] = (1024,)  # of the prompts with the questions
     cases: int = 8  # of each task at each length

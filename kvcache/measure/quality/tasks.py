@@ -100,11 +100,19 @@ def facts(number: int, size: int) -> Case:
 TASKS: dict[str, Task] = {each.__name__: each for each in (facts, single, multikey, multivalue, variables, common)}
 
 
+def offered() -> tuple[str, ...]:
+    """The tasks by name; `facts` only where its questions were installed."""
+    return tuple(name for name in TASKS if name != facts.__name__ or not questions.why_not_here())
+
+
 def named(names: Sequence[str]) -> dict[str, Task]:
-    """Tasks by name. Raises ValueError, with the names there are, for others."""
+    """Tasks by name. Raises ValueError, with the names there are, for others and for one whose questions were not installed."""
     unknown = [name for name in names if name not in TASKS]
     if unknown:
         raise ValueError(f"no task is called {unknown[0]!r}; there are {', '.join(TASKS)}")
+    missing = [name for name in names if name not in offered()]
+    if missing:
+        raise ValueError(f"the task {missing[0]!r} can't be asked: {questions.why_not_here()}")
     return {name: TASKS[name] for name in names}
 
 
