@@ -7,7 +7,7 @@ backend chosen.
 import importlib
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +21,9 @@ from .entry import Entry
 from .memory import LayerMemory, Memory
 from .mrope import Shift
 from .predict import predict_layer, shapes_of
-from .saving import CacheFileError, fingerprint, read
+from .saving import CacheFileError, fingerprint, own_path, read
 from .validation import whole_number
-from .weights import device_of, layer_devices
+from .weights import device_of, layer_devices, shard_of
 
 ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "evicting", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
@@ -72,7 +72,7 @@ def create(name: str, model_or_config: torch.nn.Module | PreTrainedConfig, **par
 def predict_memory(
     name: str, model_or_config: torch.nn.Module | PreTrainedConfig, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, *, source_tokens: int | None = None, **parameters: Any
 ) -> Memory:
-    """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
+    """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's. Of a tensor parallel model, those of one process.
 
     Token by token the used bytes are the same and the reserved ones may differ by a growth step. `devices` are told of a
     model whose layers accelerate has spread; what an offloading cache moves is counted there, too. `source_tokens`, the
@@ -114,8 +114,11 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"a cache file is opened for the model that filled it, got {type(model).__name__}")
-    file = read(path)
+    shard = shard_of(model)
+    file = read(own_path(path, shard))
     header, found = file.header, file.header["model"]
+    if (saved := found.get("shard")) != (shard and list(shard)):
+        raise CacheFileError(f"this cache holds the heads of {_share(saved)}, and the model at hand is {_share(shard)}: load it as it was when the cache was saved")
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
     cache = create(header["cache"], model, **_parameters(header["cache"], header["parameters"]))
@@ -134,6 +137,10 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
         cache.restored()
     cache.token_ids, cache.source_ids = header["token_ids"], header.get("source_ids", [])
     return cache
+
+
+def _share(shard: Sequence[int] | None) -> str:
+    return "a whole model" if shard is None else f"part {shard[0]} of {shard[1]} of a tensor parallel one"
 
 
 def _parameters(name: str, saved: Mapping[str, Any]) -> dict[str, Any]:
