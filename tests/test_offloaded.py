@@ -92,6 +92,7 @@ def test_the_next_layer_comes_and_each_leaves_once_it_has_its_tokens():
     model = model_of("llama", LAYERS)
     cache = OffloadedCache(model.config, link=StandIn(late=True))
     logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    cache.only_link.log.clear()
     places = where(cache)
     logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
     assert places == [[1], [2], [3], [4], [0]] * 2

@@ -20,6 +20,7 @@ from tiny_chat import make_model, some_ids
 from transformers.distributed import DistributedConfig
 
 import kvcache
+from kvcache.architecture import processes_of
 from kvcache.chat import models
 from kvcache.chat.decode_step import CompiledStep
 from kvcache.chat.engine import Done, Sampling, Token, generate_tokens
@@ -198,8 +199,8 @@ HEADS = dict(num_attention_heads=8, num_key_value_heads=4, head_dim=16)
 SHARED = {
     "llama": ("LlamaConfig", HEADS),
     "gemma3": ("Gemma3TextConfig", {**ALTERNATING, **HEADS}),
-    "bamba": (RECURRENT["bamba"][0], {**RECURRENT["bamba"][1], "num_attention_heads": 8, "num_key_value_heads": 4}),
-    "falcon_h1": (RECURRENT["falcon_h1"][0], {**RECURRENT["falcon_h1"][1], "num_attention_heads": 8, "num_key_value_heads": 4}),
+    "qwen3_5_text": (RECURRENT["qwen3_5_text"][0], {**RECURRENT["qwen3_5_text"][1], **HEADS}),
+    "bamba": (RECURRENT["bamba"][0], RECURRENT["bamba"][1]),  # whose plan leaves its heads whole
 }
 SETTINGS = {
     "static": [{"max_cache_len": 128}], "offloaded_static": [{"max_cache_len": 128}], "hybrid": [{"max_cache_len": 128}], "sliding_window": [{"window_length": 32}], "sink": [{"window_length": 32}],
@@ -238,11 +239,11 @@ def one_of_two(folder, architecture):
     whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
     part = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
     number, count = shard_of(part)
-    assert count == 2 and shard_of(whole) is None and part.config.num_key_value_heads == 4
+    assert count == 2 and shard_of(whole) is None and processes_of(part.config) == (1 if architecture == "bamba" else 2) and processes_of(whole.config) == 1
     assert "tensor parallel" in CompiledStep(part).why_not(kvcache.create("dynamic", part))
     for name in [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole)]:
         for settings in SETTINGS.get(name, [{}]):
-            if settings.get("policy") == "tova":
+            if settings.get("policy") == "tova" and processes_of(part.config) > 1:
                 with pytest.raises(ValueError, match="tova chooses by all heads together"):
                     kvcache.create(name, part, **settings)
                 continue
@@ -276,13 +277,13 @@ def as_one_process(name, settings, whole, part, number, folder, singly):
 
 def assert_alike(ours, expected, ids, part, whole, bounds):
     found, wanted = (logits_with_cache(model, ids, cache, bounds) for model, cache in ((part, ours), (whole, expected)))
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)  # scales and keys that were decoded are of float32 and less
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)  # codes are decoded in float32; one code that differs moves logits by a thousand times as much
     for mine, theirs in zip(ours.layers, expected.layers):
         assert getattr(mine, "held", None) == getattr(theirs, "held", None)
 
 
 def assert_bytes_are_this_processs(name, settings, whole, part):
-    """As predicted, and of all that belongs to heads the half."""
+    """As predicted, and where heads are shared the half of all that belongs to them."""
     measured = []
     for model in (part, whole):
         cache = kvcache.create(name, model, **settings)
@@ -290,8 +291,8 @@ def assert_bytes_are_this_processs(name, settings, whole, part):
         measured.append(kvcache.measure_memory(cache))
         assert kvcache.predict_memory(name, model, 70, **settings).by_kind() == measured[-1].by_kind(), name
     mine, all_of_it = (memory.by_kind() for memory in measured)
-    states = 0 if name == "evicting" else mine["state"]  # recurrent ones are not shared, see the plans of such models
-    assert 2 * (sum(mine.values()) - states) == sum(all_of_it.values()) - states
+    for kind in ("keys", "values", "scales", "residual"):  # recurrent states are not shared, see the plans of such models
+        assert processes_of(part.config) * mine[kind] == all_of_it[kind], (name, kind)
 
 
 if __name__ == "__main__":
