@@ -426,12 +426,19 @@ def test_a_device_is_measured_in_16_bits_with_its_name_and_its_memory(tmp_path, 
     assert {level for level, _ in at} == {"device", "device-8", "device-model"} and found.settings["device"] == "cpu"
     upstream = {level: at[level, REFERENCE].nbytes for level in command.DEVICE_LEVELS}
     assert upstream == {"device": 2 * 8 * 128 * 2 * 192, "device-8": 8 * 2 * 8 * 128 * 2 * 192, "device-model": 2 * 2 * 2 * 64 * 2 * 192}  # two bytes an element
-    assert at["device", "fused-4"].label == "Native 4-bit, fused (decoded by torch)"  # its loops are of float32
     assert all(row.peak is not None and row.update is not None for row in found.rows if row.level != "device-model")
     assert {each.reason for each in found.left_out} == {"there is no accelerator here, so that there is nowhere to fetch layers to"}
     printed = capsys.readouterr().out
     assert "on cpu, " in printed and "bfloat16, every step synchronised" in printed and "On a device, Static: no slower than upstream's" in printed and "135M" not in printed
     assert "peak of a step |" in report.speed_table(found)
+
+
+def test_a_row_says_where_codes_that_were_to_be_read_were_decoded():
+    runner = object.__new__(Runner)
+    runner.contender = CONTENDERS["fused-4"]
+    for read_by, label in (("triton", "Native 4-bit, fused"), ("torch", "Native 4-bit, fused (decoded by torch)")):
+        runner.cache = SimpleNamespace(layers=[SimpleNamespace(read_by=read_by)])
+        assert runner.label == label
 
 
 def test_a_device_has_so_many_minutes(tmp_path, capsys):
