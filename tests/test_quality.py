@@ -353,7 +353,7 @@ def test_shares_of_a_run_joined_are_the_run_also_where_caches_fail_and_tasks_hav
 
 @pytest.mark.slow
 def test_two_processes_that_accelerate_launches_find_what_one_finds(tmp_path):
-    arguments = "-m kvcache.measure quality --model kvlab-mistral-5m --dtype float32 --caches quantized:nbits=2 sink:window_length=64 --tokens 96 --forced 8 --passages 3 --cases 3 --lengths 600 --json".split()
+    arguments = "-m kvcache.measure quality --model kvlab-ministral-7m --dtype float32 --caches quantized:nbits=2 sink:window_length=64 --tokens 96 --forced 8 --passages 3 --cases 3 --lengths 600 --json".split()
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
 
     def found(name, launcher):
