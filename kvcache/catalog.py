@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from . import caches
-from .architecture import decoder_config, why_not_cached
+from .architecture import decoder_config, processes_of, why_not_cached
 from .cache import Cache, Made
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
@@ -89,6 +89,8 @@ def predict_memory(
         raise ValueError(f"{name} has room for {cache.capacity} tokens, asked about {tokens}")
     config = decoder_config(model_or_config)
     dtype = dtype or getattr(model_or_config, "dtype", None) or torch.float32
+    if source_tokens is not None and processes_of(config) > 1:
+        raise ValueError(f"whether the processes of this tensor parallel {config.model_type} share the keys of cross-attention too, its plan says for each model otherwise: not predicted, only measured")
     if source_tokens is not None:
         sides = cache.predict_memory(config, tokens, source_tokens, batch_size, dtype)
         return Memory(tuple(layer for memory in sides.values() for layer in memory.layers), {})

@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 from architectures import ALTERNATING, COMMON, RECURRENT, chunks, logits_with_cache, model_of, tiny, token_ids
+from pairs import t5gemma
 from tiny_chat import make_model, some_ids
 from transformers.distributed import DistributedConfig
 
@@ -222,20 +223,23 @@ def whole_model(architecture):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", SHARED)
+@pytest.mark.parametrize("architecture", [*SHARED, "t5gemma"])
 def test_two_processes_that_share_a_model_say_what_one_says_on_every_cache(architecture, tmp_path):
-    whole_model(architecture).save_pretrained(tmp_path / "model")
+    whole = t5gemma() if architecture == "t5gemma" else whole_model(architecture)
+    whole.save_pretrained(tmp_path / "model")
     launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(tmp_path), architecture]
     ended = subprocess.run(launched, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert ended.returncode == 0, ended.stdout + ended.stderr
     said = [line for line in ended.stdout.splitlines() if "as one process" in line]
-    suited = [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole_model(architecture))]
+    suited = ["encoder_decoder"] if architecture == "t5gemma" else [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole)]
     assert {line.split()[0] for line in said} == set(suited) and len(said) >= 2 * len(suited), ended.stdout
 
 
 def one_of_two(folder, architecture):
     """What each of the two processes does: every cache on its part of the model, beside the whole model at home."""
     torch.set_num_threads(1)
+    if architecture == "t5gemma":
+        return with_an_encoder(folder)
     whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
     part = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
     number, count = shard_of(part)
@@ -249,6 +253,26 @@ def one_of_two(folder, architecture):
                 continue
             as_one_process(name, settings, whole, part, number, folder, singly=architecture in RECURRENT)
             print(name, settings, "as one process", flush=True)
+
+
+@torch.no_grad()
+def with_an_encoder(folder):
+    kind = transformers.T5GemmaForConditionalGeneration
+    models = whole, part = kind.from_pretrained(folder / "model", dtype=torch.float64).eval(), kind.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    heard, ids = token_ids(1, 40), token_ids(1, 80, seed=1)
+    for own in ("dynamic", "static", "sliding_window", "quantized"):
+        caches = [kvcache.create("encoder_decoder", model, self_cache=own) for model in models]
+        found = []
+        for model, cache in zip(models, caches):
+            encoded = model.model.encoder(heard)
+            pieces = [model(encoder_outputs=encoded, decoder_input_ids=ids[:, a:b], past_key_values=cache).logits for a, b in [(0, 70), *((at, at + 1) for at in range(70, 80))]]
+            found.append(torch.cat(pieces, dim=1))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+        home, mine = (kvcache.measure_memory(cache.self_attention_cache).by_kind() for cache in caches)
+        assert all(nbytes == 2 * mine[kind] for kind, nbytes in home.items()), own
+        with pytest.raises(ValueError, match="not predicted, only measured"):
+            kvcache.predict_memory("encoder_decoder", part, 70, source_tokens=40, self_cache=own)
+        print("encoder_decoder", own, "as one process", flush=True)
 
 
 def as_one_process(name, settings, whole, part, number, folder, singly):
