@@ -192,6 +192,14 @@ def test_layers_that_are_alike_are_one_bar_of_all_their_bytes():
     assert all(len(bar["x"]) == 1 and bar["y"] == ["28 layers"] for bar in bars) and bars[0]["x"] == [28 * 640]
 
 
+def test_a_cache_on_two_devices_has_a_bar_for_each_and_words():
+    there = (("cuda:0", LayerMemory(keys=640, reserved=60)), ("cpu", LayerMemory(keys=6400)))
+    shown = Snapshot(10, 10, (LayerMemory(keys=640, reserved=60), *[LayerMemory(keys=640)] * 10), (10,) * 11, devices=there)
+    bars = {trace["name"]: trace for trace in charts.memory_figure(shown)["data"] if trace["type"] == "bar"}
+    assert bars["keys"]["y"] == ["cuda:0", "cpu"] and bars["keys"]["x"] == [640, 6400] and bars["reserved"]["x"] == [60, 0]
+    assert charts.memory_words(shown).endswith(" 700 B on cuda:0, 6.4 kB on cpu.")
+
+
 def test_28_layers_keep_few_labels():
     layers = tuple(LayerMemory(keys=64 * n) for n in range(1, 29))
     axis = charts.memory_figure(Snapshot(10, 10, layers, (10,) * 28))["layout"]["yaxis"]

@@ -41,9 +41,11 @@ def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
 # -- memory by layer ---------------------------------------------------------------------------------------------
 
 def memory_figure(snapshot) -> dict:
-    """Horizontal stacked bars, one colour per kind of byte: one per layer, layer 0 on top, or one for all where they are alike."""
+    """Horizontal stacked bars, one colour per kind of byte: one per layer, layer 0 on top, or one for all where they are alike; one per device where there are several."""
     layers, names = [layer.as_dict() for layer in snapshot.layers], layer_names(snapshot)
-    if len(layers) > 1 and all(layer == layers[0] for layer in layers):
+    if snapshot.devices:
+        layers, names = [memory.as_dict() for _, memory in snapshot.devices], [device for device, _ in snapshot.devices]
+    elif len(layers) > 1 and all(layer == layers[0] for layer in layers):
         layers, names = [{kind: len(layers) * nbytes for kind, nbytes in layers[0].items()}], [f"{len(layers)} layers"]
     kinds = [kind for kind in KINDS if any(layer[kind] for layer in layers)]
     data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
@@ -251,7 +253,8 @@ def memory_words(snapshot) -> str:
     parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in by_kind.items() if n)
     cross = sum(layer.total for layer in snapshot.layers[len(snapshot.layers) - snapshot.cross:])
     text = f" Of these, {human_bytes(cross)} are cross-attention's, for the text that the encoder read." if snapshot.cross else ""
-    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".") + text
+    places = ", ".join(f"{human_bytes(memory.total)} on {device}" for device, memory in snapshot.devices)
+    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".") + (f" {places}." if places else "") + text
 
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,

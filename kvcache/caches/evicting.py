@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, processes_of
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..kernels import attention
@@ -305,6 +305,8 @@ def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> 
     least = parameters["first_tokens"] + max(parameters["last_tokens"], policy.queries)
     if isinstance(parameters["budget"], int) and parameters["budget"] <= least:
         return f"budget must be above the {least} tokens that stay in any case, got {parameters['budget']}"
+    if policy.joins_heads and processes_of(config) > 1:
+        return f"{policy.name} chooses by all heads together, and this process has a part of this tensor parallel model's; the other policies choose in each head apart"
     if policy.needs_query and config.model_type in AROUND:
         return f"the attention of {config.model_type} changes what the cache hands over before it attends, so that {policy.name} sees no query; lagkv and keydiff ask for none"
     if policy.needs_query and getattr(config, "qk_nope_head_dim", None) is not None:
