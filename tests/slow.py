@@ -11,7 +11,7 @@ import transformers
 from transformers.cache_utils import CacheLayerMixin
 
 from kvcache.attention import hand_over
-from kvcache.caches.evicting import EVERY, PolicyLayer
+from kvcache.caches.evicting import EVERY, PolicyLayer, RoundedPolicyLayer
 from kvcache.caches.quantized import QuantizedLayer
 from kvcache.caches.sink import SinkLayer
 from kvcache.caches.sliding_window import WindowLayer
@@ -169,6 +169,52 @@ class EvictedLayer(SlowLayer):
         self.keys, self.values, self.kept, self.got, self.queries = (each[beams] for each in (self.keys, self.values, self.kept, self.got, self.queries))
 
 
+class RoundedEvictedLayer(EvictedLayer):
+    """As EvictedLayer; what lies between a row's first and latest tokens is rounded behind each eviction, and as EVERY tokens have come: each token once, and alone."""
+
+    def __init__(self, layer: RoundedPolicyLayer):
+        super().__init__(layer)
+        self.centre, self.rounded, self.padding, self.has_evicted = None, 0, {}, False
+
+    def evict(self, row, padding, new):
+        self.padding[row] = padding
+        super().evict(row, padding, new)
+
+    def attend(self, query, keys, values, mask, scale, is_causal):
+        before = self.kept.clone()
+        out = super().attend(query, keys, values, mask, scale, is_causal)
+        self.round(before, query.shape[2])
+        return out
+
+    def round(self, before, new):
+        """`before` [B, H, T]: what was kept when the policy chose."""
+        first, last, now = self.layer.first_tokens, self.layer.last_tokens, self.get_seq_length()
+        evicts = not torch.equal(before, self.kept)
+        own = [int(before[row, 0, padding:].sum()) for row, padding in self.padding.items()]
+        full = now - self.rounded if self.rounded else (max(own) if self.has_evicted else now) - first
+        self.has_evicted |= evicts
+        if full - last <= (0 if new > 1 or evicts else EVERY - 1) or not self.rounded and min(own) <= first + last:
+            return
+        due = {row: slice(max(self.rounded, padding + first), now - last) for row, padding in self.padding.items()}
+        if not self.rounded:
+            chosen = [[rows[before[row, head]] for head, rows in enumerate(self.keys[row].float())] for row in due]  # [held, D] of each head
+            inner = [[rows[self.padding[row] + first : len(rows) - last] for rows in heads] for row, heads in zip(due, chosen)]
+            self.centre = torch.stack([torch.stack([rows.mean(0, keepdim=True) for rows in heads]) for heads in inner])
+        for row, places in due.items():
+            self.keys[row, :, places] = self.decoded("key", self.keys[row, :, places].float() - self.centre[row]) + self.centre[row]
+            self.values[row, :, places] = self.decoded("value", self.values[row, :, places])
+        self.rounded = now - last if int(self.kept[0, 0].sum()) - self.padding[0] > first + last else 0
+
+    def decoded(self, side, rows):
+        scheme = self.layer.scheme(side, rows.shape[2])
+        return scheme.decode(scheme.encode_each(rows[None]), 1, torch.float32)[0]
+
+    def reorder_cache(self, beams):
+        super().reorder_cache(beams)
+        self.centre = None if self.centre is None else self.centre[beams]
+        self.padding = {row: self.padding[int(beam)] for row, beam in enumerate(beams)}
+
+
 def mean_attention(layer, policy, row, head, places):
     """The attention that each key got of the queries that saw it, which count 1 / e less every `horizon` queries, times the norm of its value."""
     got, now = layer.group(row, head).mean(0), layer.get_seq_length()
@@ -232,6 +278,7 @@ def expected_attention(layer, policy, row, head, places):
 SCORES = {each.__name__: each for each in (mean_attention, h2o, tova, snapkv, keydiff, lagkv, expected_attention)}
 FORMULAS = {
     PolicyLayer: EvictedLayer,
+    RoundedPolicyLayer: RoundedEvictedLayer,
     SinkLayer: lambda layer: SlowLayer(sinks(layer)),
     WindowLayer: lambda layer: SlowLayer(window(layer)),
     QuantizedLayer: RoundedLayer,

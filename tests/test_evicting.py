@@ -37,6 +37,30 @@ def test_a_policy_keeps_what_its_slow_formula_keeps(policy, budget):
     assert cache.held_length() < cache.get_seq_length() == 140
 
 
+BITS = [(8, 8), (4, 4), (4, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("policy", SCORES)
+@pytest.mark.parametrize("budget", [48, 0.4])
+def test_codes_that_stay_are_those_of_the_slow_formula_and_were_rounded_once(policy, budget, bits):
+    model, ids = model_of("qwen3" if budget == 48 else "llama"), token_ids(2, 140)
+    settings = {"budget": budget, "policy": policy, "key_bits": bits[0], "value_bits": bits[1]}
+    cache = evicting(model, **settings)
+    torch.testing.assert_close(fed(model, cache, ids, PIECES), fed(model, slow(evicting(model, **settings)), ids, PIECES), **CLOSE)
+    assert cache.held_length() < cache.get_seq_length() == 140 and all(layer.coded for layer in cache.layers)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("first_tokens,last_tokens", [(0, 0), (0, 8), (3, 0), (4, 8)])
+def test_codes_are_those_of_the_slow_formula_in_any_pieces(first_tokens, last_tokens, seed):
+    """Some budgets leave no code at all for a while."""
+    model, ids = model_of("llama"), token_ids(2, 150, seed)
+    settings = {"budget": [16, 0.08, 0.3, 120][seed % 4], "first_tokens": first_tokens, "last_tokens": last_tokens, "policy": ["mean_attention", "keydiff", "h2o"][seed % 3], "key_bits": 4, "value_bits": 4}
+    pieces = [*chunks(100, seed), *((i, i + 1) for i in range(100, 150))]
+    torch.testing.assert_close(fed(model, evicting(model, **settings), ids, pieces), fed(model, slow(evicting(model, **settings)), ids, pieces), **CLOSE)
+
+
 def test_every_policy_has_a_formula_a_paper_and_a_sentence():
     assert set(SCORES) == set(POLICIES)
     for name, policy in POLICIES.items():

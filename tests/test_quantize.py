@@ -72,6 +72,36 @@ def test_native_equals_the_slow_formula(nbits, axis, group):
     torch.testing.assert_close(decoded, slow_decode(block, nbits, axis, group))
 
 
+@pytest.mark.parametrize("nbits", [2, 4, 8])
+@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
+def test_a_token_alone_is_its_own_minimum_and_as_many_steps_as_its_code_says(nbits, magnitude):
+    states = drawn_alone() * magnitude
+    scheme = Scheme(nbits, "token", 32, native)
+    encoded, decoded = scheme.encode_each(states), scheme.decode(scheme.encode_each(states), 1, torch.float32)
+    for token, row in enumerate(states.flatten(0, 2).double()):
+        low, step = row.min().bfloat16().double(), ((row.max() - row.min().bfloat16()) / (2**nbits - 1)).bfloat16().double()
+        right = low + ((row - low) / step).round().clamp(0, 2**nbits - 1) * step
+        assert ((decoded.flatten(0, 2)[token] - right).abs() <= 0.01 * step).float().mean() > 0.95  # scales were float16 before, which moves some codes by one
+        assert (decoded.flatten(0, 2)[token] - row).abs().max() <= 0.5 * step + 0.005 * (row.max() - row.min())  # bfloat16 keeps 8 bits of a range
+    assert encoded.codes.shape == (2, 3, 5, 32 * nbits // 8) and encoded.scales.dtype == encoded.minima.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("nbits", [2, 4, 8])
+def test_a_token_alone_is_the_same_among_others(nbits):
+    states, scheme = drawn_alone(), Scheme(nbits, "token", 32, native_keys, rotated=True)
+    together = scheme.encode_each(states)
+    for token in range(states.shape[2]):
+        assert all(torch.equal(part, whole[:, :, token : token + 1]) for part, whole in zip(scheme.encode_each(states[:, :, token : token + 1]), together))
+    assert torch.equal(scheme.encode_each(torch.zeros(1, 1, 2, 32)).codes.int().sum(), torch.tensor(0)) and not scheme.decode(scheme.encode_each(torch.zeros(1, 1, 2, 32)), 1, torch.float32).any()
+
+
+def drawn_alone():
+    """[2, 3, 5, 32], some of it loud."""
+    states = torch.randn(2, 3, 5, 32, generator=torch.Generator().manual_seed(3))
+    states[..., 7] *= 30
+    return states
+
+
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("backend,nbits", [(backend, nbits) for backend in BITS for nbits in BITS[backend]])
 @pytest.mark.parametrize("rotated", [False, True])

@@ -57,22 +57,22 @@ def _attention(
     return out
 
 
-def latest_weights(queries: torch.Tensor, keys: Packed | torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:
+def latest_weights(queries: torch.Tensor, keys: Packed | torch.Tensor, present: torch.Tensor | None = None) -> torch.Tensor:
     """Weights [B, H, G, n, T] in float32 of scaled queries [B, Hq, n, D], those of the last n of the tokens whose keys [B, H, T, D] are: each sees keys up to its own token's.
 
-    `absent` [B]: so many keys of a row, its first, are none.
+    `present` [B, T]: which of a row's keys are any.
     """
     n, tokens = queries.shape[2], keys.shape[2]
     visible = _up_to(tokens - n, tokens, tokens, queries.device) if n > 1 else None
-    if absent is not None:
-        present = (torch.arange(tokens, device=queries.device) >= absent[:, None])[:, None, None, None]
+    if present is not None:
+        present = present[:, None, None, None]
         visible = present if visible is None else present & visible
     return _weights(_grouped(queries.float(), keys.shape[1]), _plain(keys), visible)
 
 
-def latest_shares(queries: torch.Tensor, keys: Packed | torch.Tensor, decay: float, absent: torch.Tensor | None = None) -> torch.Tensor:
+def latest_shares(queries: torch.Tensor, keys: Packed | torch.Tensor, decay: float, present: torch.Tensor | None = None) -> torch.Tensor:
     """What each key got [B, H, T], as `attention_and_shares` says it, from scaled queries [B, Hq, n, D], those of the last n tokens."""
-    weights = latest_weights(queries, keys, absent)
+    weights = latest_weights(queries, keys, present)
     counts = _fading(queries.shape[2], decay, queries.device).expand(weights.shape[:4]) / weights.shape[2]
     return (counts.reshape(*weights.shape[:2], 1, -1) @ weights.flatten(2, 3))[:, :, 0]
 
