@@ -64,12 +64,17 @@ class Scheme:
 
     def encode_each(self, states: torch.Tensor) -> "Encoded":
         """Quantise states [B, H, T, D] token by token: a block is one token, whose scales and minima, in bfloat16, are of any magnitude and need no gain."""
+        spans = [self._encode_tokens(span) for span in states.split(max(1, AT_ONCE // max(1, states[:, :, :1].numel())), dim=2)]
+        codes, scales, minima = spans[0] if len(spans) == 1 else (torch.cat(parts, dim=2) for parts in zip(*spans))
+        return Encoded(codes, scales, minima, ones(codes))
+
+    def _encode_tokens(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         work = (rotate(states) if self.rotated else states.float()).unflatten(3, (-1, self.group))  # [B, H, T, D / group, group]
         gains = work.abs().amax(dim=(3, 4), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         work = work / gains
         scales, minima = ((part * gains).bfloat16() for part in self.quantizer(work, self.nbits)[1:])
         codes = _codes(work, scales.float() / gains, minima.float() / gains, self.nbits)
-        return Encoded(pack(codes.flatten(3), self.nbits), scales.squeeze(-1), minima.squeeze(-1), ones(gains[..., 0]))
+        return pack(codes.flatten(3), self.nbits), scales.squeeze(-1), minima.squeeze(-1)
 
     def decode(self, encoded: "Encoded", block: int, dtype: torch.dtype) -> torch.Tensor:
         """[B, H, T, D] from packed blocks of `block` tokens each."""

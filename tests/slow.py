@@ -183,27 +183,26 @@ class RoundedEvictedLayer(EvictedLayer):
     def attend(self, query, keys, values, mask, scale, is_causal):
         before = self.kept.clone()
         out = super().attend(query, keys, values, mask, scale, is_causal)
-        self.round(before, query.shape[2])
+        self.round(not torch.equal(before, self.kept), query.shape[2])
         return out
 
-    def round(self, before, new):
-        """`before` [B, H, T]: what was kept when the policy chose."""
+    def round(self, evicts, new):
         first, last, now = self.layer.first_tokens, self.layer.last_tokens, self.get_seq_length()
-        evicts = not torch.equal(before, self.kept)
-        own = [int(before[row, 0, padding:].sum()) for row, padding in self.padding.items()]
-        full = now - self.rounded if self.rounded else (max(own) if self.has_evicted else now) - first
+        own = [int(self.kept[row, 0, padding:].sum()) for row, padding in self.padding.items()]
         self.has_evicted |= evicts
+        if evicts and max(own) == first + last:  # no code is left
+            self.rounded = 0
+        full = now - self.rounded if self.rounded else (max(own) if self.has_evicted else now) - first
         if full - last <= (0 if new > 1 or evicts else EVERY - 1) or not self.rounded and min(own) <= first + last:
             return
         due = {row: slice(max(self.rounded, padding + first), now - last) for row, padding in self.padding.items()}
         if not self.rounded:
-            chosen = [[rows[before[row, head]] for head, rows in enumerate(self.keys[row].float())] for row in due]  # [held, D] of each head
-            inner = [[rows[self.padding[row] + first : len(rows) - last] for rows in heads] for row, heads in zip(due, chosen)]
-            self.centre = torch.stack([torch.stack([rows.mean(0, keepdim=True) for rows in heads]) for heads in inner])
+            means = [[rows[self.kept[row, head]][padding + first :][:-last or None].mean(0, keepdim=True) for head, rows in enumerate(self.keys[row].float())] for row, padding in self.padding.items()]
+            self.centre = torch.stack([torch.stack(heads) for heads in means])
         for row, places in due.items():
             self.keys[row, :, places] = self.decoded("key", self.keys[row, :, places].float() - self.centre[row]) + self.centre[row]
             self.values[row, :, places] = self.decoded("value", self.values[row, :, places])
-        self.rounded = now - last if int(self.kept[0, 0].sum()) - self.padding[0] > first + last else 0
+        self.rounded = now - last
 
     def decoded(self, side, rows):
         scheme = self.layer.scheme(side, rows.shape[2])

@@ -180,33 +180,34 @@ class PolicyLayer(EvictingLayer):
     def _evict(self, new: int) -> None:
         """Down to the target after several tokens, and once EVERY more are held after single ones."""
         spare = 0 if new > 1 else EVERY - 1
-        if self.padded:
-            return self._evict_rows(spare)
+        evicts = self._evict_rows(spare) if self.padded else self._evict_all(spare)
+        self.round(0 if evicts else spare)
+
+    def _evict_all(self, spare: int) -> bool:
         target = self.target(self.seen)
         if self.held <= target + spare:
-            return self._round(spare)
+            return False
         self._add_up()
-        places = self.best(self._shown(slice(None), 0, self.seen, target))
-        self._round(0)
-        self.keep(places)
+        self.keep(self.best(self._shown(slice(None), 0, self.seen, target)))
+        return True
 
-    def _round(self, spare: int) -> None:
-        """Called once eviction has chosen, for those who round what stays."""
+    def round(self, spare: int = 0) -> None:
+        """Round what stays, where it is more than `spare` tokens: nothing here."""
 
-    def _evict_rows(self, spare: int) -> None:
-        """As `_evict`, of padded rows, each of which evicts when it would alone: rows that hold fewer tokens than others have empty places before them."""
+    def _evict_rows(self, spare: int) -> bool:
+        """As `_evict_all`, of padded rows, each of which evicts when it would alone: rows that hold fewer tokens than others have empty places before them."""
         counts = self.padding.view()[:, 0, 0].tolist()
         held = [self.held - empty for empty, _ in counts]
         targets = [min(own, self.target(self.seen - padding)) for own, (_, padding) in zip(held, counts)]
         due = [own > target + spare for own, target in zip(held, targets)]
         if not any(due):
-            return self._round(spare)
+            return False
         self._add_up()
         stay = [target if evicts else own for own, target, evicts in zip(held, targets, due)]
         chosen = [self._chosen(row, empty, self.seen - padding, count, evicts) for row, ((empty, padding), count, evicts) in enumerate(zip(counts, stay, due))]
-        self._round(0)
         self.keep(torch.cat([self._places(kept, empty, max(stay)) for kept, (empty, _) in zip(chosen, counts)]))
         self.padding.own()[:, 0, 0, 0] = torch.tensor([max(stay) - count for count in stay])
+        return True
 
     def _chosen(self, row: int, empty: int, seen: int, count: int, evicts: bool) -> torch.Tensor:
         """[1, H, count]: what one row of a padded batch keeps, counted over its own tokens."""
@@ -334,6 +335,7 @@ class RoundedPolicyLayer(PolicyLayer):
         """As any evicting layer's, of places the first and the latest of which are among them."""
         if not self.coded:
             return super().keep(places)
+        self.round()  # then all that may go are codes
         places = places.sort(dim=-1).values
         for name in self.per_token[2:]:  # but keys and values
             getattr(self, name).leave(places)
@@ -345,7 +347,7 @@ class RoundedPolicyLayer(PolicyLayer):
 
     # ---------------------------------------------------------------------------------------------------------- rounding
 
-    def _round(self, spare: int) -> None:
+    def round(self, spare: int = 0) -> None:
         """Round all but the first and the latest tokens, where they are more than `spare`."""
         due = len(self.key_rows) - (self.first_tokens - self.ahead) - self.last_tokens
         if due <= spare or not self.coded and self._too_few():
@@ -577,8 +579,8 @@ def _label(policy: str, budget: int | float, key_bits: int, value_bits: int, **_
 
 
 BUDGET = Parameter("budget", "Budget", "amount", 256, "Tokens each key head keeps; below 1, the share of those seen.", minimum=16, maximum=1 << 20)
-FIRST_TOKENS = Parameter("first_tokens", "First tokens", "int", 4, "First tokens that stay in any case.", minimum=0, maximum=64)
-LAST_TOKENS = Parameter("last_tokens", "Latest tokens", "int", 32, "Latest tokens that stay in any case.", minimum=0, maximum=4096)
+FIRST_TOKENS = Parameter("first_tokens", "First tokens", "int", 4, "First tokens that stay in any case, and unrounded.", minimum=0, maximum=64)
+LAST_TOKENS = Parameter("last_tokens", "Latest tokens", "int", 32, "Latest tokens that stay in any case, and unrounded.", minimum=0, maximum=4096)
 KEY_BITS = Parameter("key_bits", "Key bits", "choice", UNROUNDED, "Bits of an element of the keys that stay; 16 rounds nothing.", choices=BITS)
 VALUE_BITS = Parameter("value_bits", "Value bits", "choice", UNROUNDED, "Bits of an element of the values that stay, which bear fewer than keys do.", choices=BITS)
 ENTRY = Entry(
