@@ -514,9 +514,9 @@ class EvictingLayer(RowsLayer):
             self.lazy_initialization(key_states, value_states)
         append_both(self.key_rows, self.value_rows, key_states, value_states)
         self.seen += key_states.shape[T]
-        return hand_over(self, *self.attended(), key_states.shape[T])
+        return hand_over(self, *self.stored(), key_states.shape[T])
 
-    def attended(self) -> tuple[Any, Any]:
+    def stored(self) -> tuple[Any, Any]:
         """Keys and values of all that is held [B, H, held, D], plain or `Packed`."""
         return self.key_rows.view(), self.value_rows.view()
 

@@ -167,7 +167,7 @@ class PolicyLayer(EvictingLayer):
     def _add_up(self) -> None:
         """Add what keys got of the queries that wait."""
         if self.adds_up and (waiting := len(self.queries)):
-            self._add(latest_shares(self.queries.view(), self.attended()[0], self.policy.decay, self._present(self.held) if self.padded else None), waiting)
+            self._add(latest_shares(self.queries.view(), self.stored()[0], self.policy.decay, self._present(self.held) if self.padded else None), waiting)
             self.queries.drop_front(waiting)
 
     def _add(self, shares: torch.Tensor, queries: int) -> None:
@@ -225,7 +225,7 @@ class PolicyLayer(EvictingLayer):
         def own(held: torch.Tensor) -> torch.Tensor:
             return held[rows] if not empty else torch.cat([held[rows, :, : self.ahead], held[rows, :, self.ahead + empty :]], dim=T)
 
-        keys, values = (own(side.dense() if isinstance(side, Packed) else side) for side in self.attended())
+        keys, values = (own(side.dense() if isinstance(side, Packed) else side) for side in self.stored())
         queries = self.queries.view()[rows] if self.policy.queries else None
         attention = None if self.attention.data is None else own(self.attention.view()).squeeze(-1)
         positions = own(self.positions.view()).squeeze(-1) - (self.seen - seen) if self.policy.counts else None  # counted without padding
@@ -322,8 +322,8 @@ class RoundedPolicyLayer(PolicyLayer):
             self.value_rows.refuse(value_states)
         return super().update(key_states, value_states)
 
-    def attended(self) -> tuple[Any, Any]:
-        return (self._packed("key"), self._packed("value")) if self.coded else super().attended()
+    def stored(self) -> tuple[Any, Any]:
+        return (self._packed("key"), self._packed("value")) if self.coded else super().stored()
 
     def _packed(self, side: str) -> Packed:
         rows, first = getattr(self, f"{side}_rows"), getattr(self, f"{side}_first")
@@ -397,7 +397,7 @@ class RoundedPolicyLayer(PolicyLayer):
         """All keys and values held, decoded, in the order of their positions."""
         if not self.coded:
             return super().readable()
-        keys, values = (side.dense() for side in self.attended())
+        keys, values = (side.dense() for side in self.stored())
         return (self._in_order(keys), self._in_order(values)) if self.padded else (keys, values)
 
     def _in_order(self, rows: torch.Tensor) -> torch.Tensor:

@@ -67,8 +67,8 @@ def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
 
 
 def _whole(keys: Packed, values: Packed) -> bool:
-    """Has each token one scale, where it was rounded alone?"""
-    return keys.block > 1 or keys.encoded.scales.shape[3] == values.encoded.scales.shape[3] == 1
+    """Have tokens that were rounded alone one scale each, and values nothing that they were rounded without?"""
+    return keys.block > 1 or keys.encoded.scales.shape[3] == values.encoded.scales.shape[3] == 1 and values.centre is None
 
 
 def worth(keys: torch.Tensor) -> bool:
@@ -223,8 +223,8 @@ def _in_blocks() -> list[Packed]:
 
 def _alone() -> list[Packed]:
     """The same, [1, 2, 103, 32], 90 of them rounded token by token."""
-    scheme, sides = Scheme(4, "token", 32, native, rotated=True), [_sample(1, 2, 98, 32, seed=seed) for seed in (1, 2)]
-    return [Packed(scheme, 1, 90, scheme.encode_each(states[:, :, :90]), states, 90, 98, states, 5, states[:, :, :1]) for states in sides]
+    scheme, keys, values = Scheme(4, "token", 32, native, rotated=True), _sample(1, 2, 98, 32, seed=1), _sample(1, 2, 98, 32, seed=2)
+    return [Packed(scheme, 1, 90, scheme.encode_each(states[:, :, :90]), states, 90, 98, states, 5, centre) for states, centre in ((keys, keys[:, :, :1].clone()), (values, None))]
 
 
 def _find_plain() -> Attention:
