@@ -470,8 +470,8 @@ CHOSEN = {
     "evicting by lagkv over codes": Case(
         "evicting",
         "llama",
-        {"budget": 1024, "last_tokens": 512, "policy": "lagkv", "key_bits": 8, "value_bits": 8},
-        {"budget": 0.6, "last_tokens": 8, "policy": "lagkv", "key_bits": 8, "value_bits": 8},
+        {"budget": 1024, "last_tokens": 512, "policy": "lagkv", "key_bits": 4, "value_bits": 4},
+        {"budget": 0.6, "last_tokens": 8, "policy": "lagkv", "key_bits": 4, "value_bits": 4},
     ),
     "quantized": Case("quantized", "llama", {"residual_length": 512}, {"residual_length": 16, "q_group_size": 32}),
     "mamba": Case("mamba", "mamba", {}, {}),

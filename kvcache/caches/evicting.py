@@ -49,6 +49,7 @@ class PolicyLayer(EvictingLayer):
     positions: Buffer
     queries: Buffer
     padding: Buffer
+    coded = 0  # tokens held as codes
     attended = True  # has `attend` been asked since the last update? Where layers share keys it is asked again.
 
     def __init__(self, policy: Policy, budget: int | float, first_tokens: int = 4, last_tokens: int = 32):
@@ -93,6 +94,11 @@ class PolicyLayer(EvictingLayer):
     def ahead(self) -> int:
         """Tokens before the places that are empty in padded rows."""
         return 0
+
+    @property
+    def latest(self) -> int:
+        """The latest tokens that stay now."""
+        return self.last_tokens
 
     @property
     def empty(self) -> torch.Tensor:
@@ -179,20 +185,27 @@ class PolicyLayer(EvictingLayer):
     @torch.no_grad()
     def _evict(self, new: int) -> None:
         """Down to the target after several tokens, and once EVERY more are held after single ones."""
-        spare = 0 if new > 1 else EVERY - 1
+        spare, rounds = 0 if new > 1 else EVERY - 1, self.coded > 0
+        if rounds:
+            self.round(spare)
         evicts = self._evict_rows(spare) if self.padded else self._evict_all(spare)
-        self.round(0 if evicts else spare)
+        if not rounds:  # then what stays is the first to be rounded
+            self.round(0 if evicts else spare)
 
     def _evict_all(self, spare: int) -> bool:
         target = self.target(self.seen)
         if self.held <= target + spare:
             return False
+        self.make_room(target)
         self._add_up()
         self.keep(self.best(self._shown(slice(None), 0, self.seen, target)))
         return True
 
     def round(self, spare: int = 0) -> None:
-        """Round what stays, where it is more than `spare` tokens: nothing here."""
+        """Round all but the first and the latest tokens, where they are more than `spare`: none here."""
+
+    def make_room(self, target: int) -> None:
+        """See to it that no more than `target` tokens have to stay."""
 
     def _evict_rows(self, spare: int) -> bool:
         """As `_evict_all`, of padded rows, each of which evicts when it would alone: rows that hold fewer tokens than others have empty places before them."""
@@ -202,6 +215,7 @@ class PolicyLayer(EvictingLayer):
         due = [own > target + spare for own, target in zip(held, targets)]
         if not any(due):
             return False
+        self.make_room(min(target for target, evicts in zip(targets, due) if evicts))
         self._add_up()
         stay = [target if evicts else own for own, target, evicts in zip(held, targets, due)]
         chosen = [self._chosen(row, empty, self.seen - padding, count, evicts) for row, ((empty, padding), count, evicts) in enumerate(zip(counts, stay, due))]
@@ -229,7 +243,7 @@ class PolicyLayer(EvictingLayer):
         queries = self.queries.view()[rows] if self.policy.queries else None
         attention = None if self.attention.data is None else own(self.attention.view()).squeeze(-1)
         positions = own(self.positions.view()).squeeze(-1) - (self.seen - seen) if self.policy.counts else None  # counted without padding
-        return Held(keys, values, seen, target, self.first_tokens, self.last_tokens, queries, attention, positions)
+        return Held(keys, values, seen, target, self.first_tokens, self.latest, queries, attention, positions)
 
     def best(self, held: Held) -> torch.Tensor:
         """[B, H or 1, target]: the places of the highest scores, the first and the latest tokens before all; of equal ones the older."""
@@ -271,7 +285,7 @@ class RoundedPolicyLayer(PolicyLayer):
     """As PolicyLayer, with codes of a few bits for what lies between the first and the latest tokens, which stay in any case and in full precision.
 
     A token is rounded once, and alone: rotated by Hadamard, one scale and one minimum a head, a key less the mean of those that were the first to be rounded. So heads may
-    evict whichever codes they like, and those that stay are moved as they are. While decoding, EVERY tokens are rounded together; rows of a padded batch
+    evict whichever codes they like, and those that stay are moved as they are. While decoding, EVERY tokens are rounded together, and go no sooner; rows of a padded batch
     round once each has more tokens than stay in any case, and have their first tokens before their empty places from then on.
     Stores, for keys and for values, the first and the latest tokens [B, H, some, D], codes [B, H, coded, D * bits / 8], bfloat16 scales and minima [B, H, coded, 1], the keys' mean
     [B, H, 1, D], and what PolicyLayer does beside. Raises ValueError at the first tokens if D is not a multiple of 8. Source of the rotation: QuaRot, Ashkboos et al. 2024,
@@ -312,6 +326,11 @@ class RoundedPolicyLayer(PolicyLayer):
         return len(self.key_codes)
 
     @property
+    def latest(self) -> int:
+        """Once some are codes, none goes before it is one."""
+        return max(self.last_tokens, len(self.key_rows)) if self.coded else self.last_tokens
+
+    @property
     def held(self) -> int:
         return self.ahead + self.coded + len(self.key_rows)
 
@@ -335,7 +354,6 @@ class RoundedPolicyLayer(PolicyLayer):
         """As any evicting layer's, of places the first and the latest of which are among them."""
         if not self.coded:
             return super().keep(places)
-        self.round()  # then all that may go are codes
         places = places.sort(dim=-1).values
         for name in self.per_token[2:]:  # but keys and values
             getattr(self, name).leave(places)
@@ -348,7 +366,6 @@ class RoundedPolicyLayer(PolicyLayer):
     # ---------------------------------------------------------------------------------------------------------- rounding
 
     def round(self, spare: int = 0) -> None:
-        """Round all but the first and the latest tokens, where they are more than `spare`."""
         due = len(self.key_rows) - (self.first_tokens - self.ahead) - self.last_tokens
         if due <= spare or not self.coded and self._too_few():
             return
@@ -361,6 +378,10 @@ class RoundedPolicyLayer(PolicyLayer):
                 getattr(self, f"{side}_{part}").append(getattr(encoded, part))
             rows.drop_front(due)
             rows.shrink(self.last_tokens + EVERY)
+
+    def make_room(self, target: int) -> None:
+        if self.first_tokens + self.latest > target:
+            self.round()
 
     def _too_few(self) -> bool:
         """Has some row of a padded batch no more tokens than stay in any case?"""
@@ -454,7 +475,7 @@ class RoundedPolicyLayer(PolicyLayer):
         coded = max(0, held - self.first_tokens - self.last_tokens) if tokens > 1 else 0
         if not coded:
             return {**predicted_rows(held, shape), **_as_residual(held, shape), "scales": 0}
-        room = capacity_for(min(tokens, self.last_tokens + EVERY)) + (capacity_for(self.first_tokens) if self.first_tokens else 0)
+        room = capacity_for(min(held, self.last_tokens + EVERY)) + (capacity_for(self.first_tokens) if self.first_tokens else 0)
         amounts, heads = _as_residual(held - coded, shape), shape.batch * shape.heads
         amounts |= {"scales": heads * (2 * 2 * 2 * coded + 4 * shape.key_dim), "reserved": (room - held + coded) * shape.token_nbytes + heads * _spare(coded) * 8}
         for side, dim in (("key", shape.key_dim), ("value", shape.value_dim)):
