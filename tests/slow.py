@@ -246,8 +246,10 @@ def h2o(layer, policy, row, head, places):
 
 
 def tova(layer, policy, row, head, places):
-    """As all heads see it: they keep the same tokens."""
-    return layer.got[row, :, -1, places].mean(0)
+    """What the latest query of every head, asked again, gives to what is held now, the same tokens in all."""
+    groups = layer.queries.shape[1] // layer.keys.shape[1]
+    scores = [layer.keys[row, query // groups, places].float() @ layer.queries[row, query, -1].float() for query in range(layer.queries.shape[1])]
+    return torch.stack(scores).softmax(-1).mean(0)
 
 
 def snapkv(layer, policy, row, head, places):
