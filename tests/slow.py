@@ -162,6 +162,7 @@ class EvictedLayer(SlowLayer):
     def evict(self, row, padding, new):
         """`padding`: tokens of this row, its first, that are none."""
         layer, (due, target) = self.layer, self.due(row, padding, new)
+        self.target = target
         for head in range(self.kept.shape[1]) if due else ():
             places = [place for place in self.kept[row, head].nonzero().flatten().tolist() if place >= padding]
             scores = SCORES[layer.policy.name](self, layer.policy, row, head, places)
@@ -272,7 +273,7 @@ def keydiff(layer, policy, row, head, places):
 
 def lagkv(layer, policy, row, head, places):
     """Ranks within each part of `lag` tokens that has another behind it; what has none stays, the latest first."""
-    lag, first = max(1, min(policy.lag, layer.layer.target(layer.get_seq_length()) // 4)), layer.layer.first_tokens
+    lag, first = max(1, min(policy.lag, layer.target // 4)), layer.layer.first_tokens
     scores = [1 + i / len(places) for i in range(len(places))]
     for start in range(first, len(places) - 2 * lag + 1, lag):
         spreads = 0
