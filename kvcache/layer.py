@@ -108,6 +108,14 @@ class Buffer:
             self.shared = other.shared = True
         return other
 
+    def leave(self, places: torch.Tensor) -> None:
+        """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, in storage of its own: what was read before stays as it is."""
+        rows = self.view()
+        index = places.expand(*rows.shape[:T], -1).unsqueeze(-1)
+        kept = rows.gather(T, index.expand(-1, -1, -1, rows.shape[D]))
+        self.clear()
+        self.append(kept)
+
     def shrink(self, rows: int) -> None:
         """Give back storage beyond what `rows` ask for, as after a long prompt; `rows` is at least what is filled."""
         if self.data is not None and self.data.shape[T] > capacity_for(rows):
@@ -506,16 +514,16 @@ class EvictingLayer(RowsLayer):
             self.lazy_initialization(key_states, value_states)
         append_both(self.key_rows, self.value_rows, key_states, value_states)
         self.seen += key_states.shape[T]
-        return hand_over(self, self.key_rows.view(), self.value_rows.view(), key_states.shape[T])
+        return hand_over(self, *self.stored(), key_states.shape[T])
+
+    def stored(self) -> tuple[Any, Any]:
+        """Keys and values of all that is held [B, H, held, D], plain or `Packed`."""
+        return self.key_rows.view(), self.value_rows.view()
 
     def keep(self, places: torch.Tensor) -> None:
         """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, and give back what the others took."""
-        for buffer in (getattr(self, name) for name in self.per_token):
-            rows = buffer.view()
-            index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
-            kept = rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D]))
-            buffer.clear()  # into storage of its own: layers that share keys may still read what was handed over
-            buffer.append(kept)
+        for name in self.per_token:
+            getattr(self, name).leave(places.sort(dim=-1).values)
 
     @property
     def held(self) -> int:

@@ -45,7 +45,7 @@ AXIS_NUMBERS = (0, 1, -1)  # as 4.48 has them; each backend knows two
 ATTENTION = LOOPS
 BITS = ("nbits", "key_bits", "value_bits")
 EDITS = (
-    "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
+    "keys and values that a cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
     "batch_select_indices() and batch_repeat_interleave() change the cache; DynamicCache.from_legacy_cache(cache.to_legacy_cache()) makes one that can be edited"
 )
 
@@ -462,7 +462,7 @@ def why_not_attention(attention: str, *nbits: int) -> str | None:
     return next(filter(None, map(why_not_loops, nbits)), None) if attention == "fused" else None
 
 
-def _value_dims(config: PreTrainedConfig) -> set[int]:
+def value_dims(config: PreTrainedConfig) -> set[int]:
     """Elements of a head's values, of every layer."""
     return {shape.value_dim for shape in shapes_of(config, 1, 1) if shape.value_dim}
 
@@ -473,7 +473,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} has layers of type {', '.join(odd)}, which are not quantised"
     if not FULL_TYPES & set(layer_types(config)):
         return f"{config.model_type} has no full-attention layer; its windows and states are small already"
-    return next(filter(None, map(why_not_packed, _value_dims(config))), None)
+    return next(filter(None, map(why_not_packed, value_dims(config))), None)
 
 
 def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
