@@ -1,7 +1,7 @@
 """Every token's fate: the ribbon that shows which tokens a cache kept, squeezed or dropped."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 POINT = "Point at a square, or tap it, for its word."
@@ -41,24 +41,41 @@ def counts(fates: Sequence[tuple[str, int]], pending: int = 0) -> dict[str, int]
     return {kind: n for kind, n in totals.items() if n}
 
 
+EMPTY = '<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by what the cache did with it.</p></div>'
+
+
 def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
                 spans: Sequence[tuple[int, int]] = (), note: str = "") -> str:
-    """Cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
+    """The ribbon where all layers are alike; see `ribbons_html`."""
+    return ribbons_html([("", fates)], pending, bits, words, spans, note)
 
-    words: the text of every token, which its cell shows when it is pointed at. spans: (first, end) of each message's tokens.
+
+def ribbons_html(groups: Sequence[tuple[str, Sequence[tuple[str, int]]]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
+                 spans: Sequence[tuple[int, int]] = (), note: str = "", below: str = "") -> str:
+    """For each group of layers, by title, cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
+
+    words: the text of every token, which its cell shows when it is pointed at. spans: (first, end) of each message's tokens. With a note, which says
+    why, it is not known which tokens they are: then how many there are of each kind is drawn. below: a quiet line at the end.
     """
-    per_cell, kinds = cells(fates, pending)
-    if not kinds:
-        return ('<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by '
-                "what the cache did with it.</p></div>")
     names = WORDS | ({"quantized": f"{bits}-bit"} if bits else {})
-    squares = "".join(_square(n, kind, per_cell, names[kind], words, spans) for n, kind in enumerate(kinds))
-    legend = "".join(f'<li><i class="fate-{kind}"></i>{names[kind]} <b>{n:,}</b></li>'
-                     for kind, n in counts(fates, pending).items())
-    scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    drawn = [_group_html(title, fates, pending, names, words, spans, bool(note)) for title, fates in groups if sum(counts(fates, pending).values())]
+    if not drawn:
+        return EMPTY
     said = f'<p class="kv-quiet kv-picked">{escape(note or (POINT if words else ""))}</p>' if note or words else ""
-    return (f'<div class="kv-fates"><div class="kv-cells" aria-hidden="true">{squares}</div>'
-            f'<ul class="kv-legend">{legend}{scale}</ul>{said}</div>')
+    return f'<div class="kv-fates">{"".join(drawn)}{said}{f"""<p class="kv-quiet">{escape(below)}</p>""" if below else ""}</div>'
+
+
+def _group_html(title: str, fates: Sequence[tuple[str, int]], pending: int, names: Mapping[str, str], words: Sequence[str], spans: Sequence[tuple[int, int]], unordered: bool) -> str:
+    amounts = counts(fates, pending)
+    legend = "".join(f'<li><i class="fate-{kind}"></i>{names[kind]} <b>{n:,}</b></li>' for kind, n in amounts.items())
+    head = f'<p class="kv-quiet kv-of-layer">{escape(title)}</p>' if title else ""
+    if unordered:
+        parts = "".join(f'<i class="fate-{kind}" style="flex-grow: {n}"></i>' for kind, n in amounts.items())
+        return f'{head}<div class="kv-shares" aria-hidden="true">{parts}</div><ul class="kv-legend">{legend}</ul>'
+    per_cell, kinds = cells(fates, pending)
+    squares = "".join(_square(n, kind, per_cell, names[kind], words, spans) for n, kind in enumerate(kinds))
+    scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    return f'{head}<div class="kv-cells" data-layers="{escape(title)}" aria-hidden="true">{squares}</div><ul class="kv-legend">{legend}{scale}</ul>'
 
 
 def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]]) -> str:
@@ -68,7 +85,7 @@ def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], s
         return f'<i class="fate-{kind}"></i>'
     where = f"token {first + 1:,}" if per_cell == 1 else f"tokens {first + 1:,} to {min(first + per_cell, len(words)):,}"
     message = next((m for m, (start, end) in enumerate(spans) if start <= first < end), "")
-    return f'<i class="fate-{kind}" data-word="{escape(shown(text))}" data-where="{where}: {escape(name)}" data-message="{message}"></i>'
+    return f'<i class="fate-{kind}" data-word="{escape(shown(text))}" data-where="{where}" data-fate="{escape(name)}" data-message="{message}"></i>'
 
 
 def shown(text: str) -> str:
