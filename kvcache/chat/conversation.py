@@ -185,6 +185,12 @@ class _Written:
         self.reason = "stopped"  # unless the engine says another
         self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note, kept)
 
+    @property
+    def figures(self) -> Stats:
+        """Of the whole reply, what there was of it before included."""
+        begun = self.plan.begun
+        return joined(begun.stats, self.stats) if begun and begun.stats else self.stats
+
 
 class Conversation:
     """Messages, token ids and the cache they live in; without `cache_name`, the first of the catalog that suits the model.
@@ -558,9 +564,8 @@ class Conversation:
         elif isinstance(event, Done):
             written.pieces.append(event.text)
             note = written.note if written.ids else _join(written.note, STOPPED_EARLY["reply" if plan.begun else "message"])
-            stats = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept)
-            written.stats, written.reason = joined(plan.begun.stats, stats) if plan.begun and plan.begun.stats else stats, event.reason
-            event = replace(event, stats=written.stats)
+            written.stats, written.reason = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept), event.reason
+            event = replace(event, stats=written.figures)
             self._keep(written)
             if written.ids:
                 written.checkpoints.note(self.cached_ids)
@@ -602,7 +607,7 @@ class Conversation:
             tuple(ids),
             self._end_of(reply, ids),
             plan.sampling.seed,
-            written.stats,
+            written.figures,
             (plan.begun.typed_seed if plan.begun else self.sampling.seed) if plan.sampling.temperature > 0 else None,
             replace(plan.sampling, max_new_tokens=len(before) + plan.sampling.max_new_tokens),
             written.reason,
