@@ -925,12 +925,14 @@ def test_what_is_measured_anew_is_what_was_measured_the_first_time():
     """A second cache that forgets or rounds is fed the earlier turns in the pieces they were said in."""
     for caches in (("dynamic", "sink"), ("dynamic", "quantized"), ("sink", "quantized")):
         comparison = compared(WORDS * 3, "and then", "once more", caches=caches, max_new_tokens=20)
-        before = [dict(column.kl) for column in comparison.columns], [column.parting for column in comparison.columns]
-        assert max(before[0][1].values()) > 0
+        before, partings = [dict(column.kl) for column in comparison.columns], [column.parting for column in comparison.columns]
+        assert max(before[1].values()) > 1e-3
         list(comparison.again())  # greedy: the same replies
         assert all(max(column.kl) < comparison.starts[-1] for column in comparison.columns)
         list(drift.measure(comparison))
-        assert ([column.kl for column in comparison.columns], [column.parting for column in comparison.columns]) == before
+        for column, kl, parting in zip(comparison.columns, before, partings):
+            assert column.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)  # many tokens in one forward are summed in another order than one by one
+            assert (column.parting and column.parting["token"]) == (parting and parting["token"])
 
 
 def test_all_columns_answer_the_last_message_again():
