@@ -324,7 +324,7 @@ def test_every_chart_has_words_for_those_who_can_not_see_it():
 def test_a_short_ribbon_has_one_cell_a_token_and_counts_in_words():
     per_cell, kinds = token_ribbon.cells([("sink", 2), ("evicted", 3), ("full", 4)], pending=1)
     assert per_cell == 1 and kinds == ["sink"] * 2 + ["evicted"] * 3 + ["full"] * 4 + ["pending"]
-    html = token_ribbon.ribbon_html([("sink", 2), ("full", 4)], 1)
+    html = token_ribbon.ribbons_html([("", [("sink", 2), ("full", 4)])], 1)
     assert "full precision <b>4</b>" in html and "not yet cached <b>1</b>" in html
 
 
@@ -364,13 +364,15 @@ def test_where_each_head_forgets_other_tokens_no_word_is_said_to_be_gone():
         def __init__(self):
             self.seen = 3
     assert not view.says_which(SimpleNamespace(layers=[Some()])) and view.says_which(SimpleNamespace(layers=[]))
-    assert "head to head" in token_ribbon.ribbon_html([("evicted", 2), ("full", 1)], note="Which ones are gone differs from head to head.")
 
 
 @pytest.mark.parametrize("name", list(kvcache.ENTRIES))
 def test_the_learn_card_shows_what_the_cache_itself_says(name):
     card = learn.card_html(kvcache.ENTRIES[name])
     assert kvcache.ENTRIES[name].title in card and "kv-cells" in card
+    if name == "evicting":  # each head has kept the budget's tokens, which squares of as many shades say
+        shares = [int(share) for share in re.findall(r'style="--share: (\d+)%"', card)]
+        assert len(set(shares)) > 4 and {0, 100} < set(shares)
     assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
 
 
@@ -378,7 +380,8 @@ def test_pictures_are_of_what_the_caches_do_to_each_kind_of_layer():
     def of(name):
         return re.sub(r'<i class="[^"]*"></i>|</?(div|ul|li|b|p)[^>]*>', " ", learn_pictures.picture_html(kvcache.ENTRIES[name]))
 
-    assert "sink 4" in " ".join(of("sink").split()) and "evicted 144" in " ".join(of("evicting").split())
+    assert "sink 4" in " ".join(of("sink").split())
+    assert sum(map(int, re.findall(r"in (?:no head|some heads|every head) (\d+)", " ".join(of("evicting").split())))) == learn_pictures.TOKENS
     hybrid, mixed = (" ".join(of(name).split()) for name in ("hybrid", "hybrid_mamba"))
     assert "a full-attention layer full precision 400" in hybrid and "a sliding-window layer full precision 128 evicted 272" in hybrid
     assert "a recurrent layer summed up in the state 400" in mixed
@@ -671,9 +674,8 @@ def test_the_line_of_the_cache_before_stays_as_a_ghost(tab):
 
 def test_where_layers_differ_the_ribbon_says_so_by_layer(tab):
     session = Session("s")
-    session.prepare(settings("dynamic"))
-    alike = view.fates_of(session)
-    assert [title for title, _ in alike] == [""]
+    turn(tab, session, WORDS)
+    assert [title for title, _ in view.fates_of(session).groups] == [""]
     full, window = [("full", 9)], [("evicted", 5), ("full", 4)]
     layer, sliding = SimpleNamespace(is_sliding=False), SimpleNamespace(is_sliding=True)
     cache = SimpleNamespace(layers=[sliding, layer, sliding, sliding, layer], layer_fates=lambda: [window, full, window, window, full])
@@ -681,6 +683,21 @@ def test_where_layers_differ_the_ribbon_says_so_by_layer(tab):
     assert view.layers_words("recurrent", [0, 1, 2, 5]) == "recurrent layers 0 to 2, 5" and view.layers_words("recurrent", [3]) == "recurrent layer 3"
     html = token_ribbon.ribbons_html(view.layer_groups(cache), words=list("abcdefghi"))
     assert html.count('class="kv-cells"') == 2 and 'data-layers="sliding-window layers 0, 2, 3"' in html and html.count("kv-picked") == 1
+
+
+def test_where_each_head_forgets_other_tokens_a_square_says_how_many_still_hold_its_word(tab):
+    session, wanted = Session("s"), settings("evicting", {"budget": 40})
+    turn(tab, session, WORDS * 6, wanted)
+    fates, cache = view.fates_of(session), session.conversation.cache
+    held = [layer.positions.view()[0, head, :, 0].tolist() for layer in cache.layers for head in range(2)]
+    assert fates.shares == [sum(token in each for each in held) / len(held) for token in range(cache.get_seq_length())]
+    assert 0.0 in fates.shares and 1.0 in fates.shares and len(set(fates.shares)) > 2
+    html = view.charts_at_rest(session)[2]
+    assert f'in no head <b>{fates.shares.count(0.0)}</b>' in html and 'data-fate="held by 25% of the heads"' in html and "not yet cached <b>1</b>" in html
+    assert html.count("<i class") - html.count("<li><i") == len(session.conversation.ids)
+    assert len(fates.gone) > 0 and all(not any(fates.shares[first:end]) for first, end in fates.gone)
+    long = token_ribbon.shares_html([1.0, 0.5] * 300)
+    assert long.count("--share: 83%") == long.count("--share: 67%") == 100 and "one square = 3 tokens" in long
 
 
 def test_where_each_head_forgets_other_tokens_no_square_stands_for_one():
@@ -1144,8 +1161,10 @@ def test_the_demo_ends_with_a_sentence(remembered, words):
 
 def test_a_reply_that_was_stopped_carries_a_mark(tab, monkeypatch):
     session = Session("s")
-    stop = lambda talk, stop: (stop.set(), (WORDS, talk.send(WORDS, threading.Event())))[1]  # noqa: E731
-    list(events.reply(tab, Registry(), session, settings(), stop, WORDS))
+    frames = events.reply(tab, Registry(), session, settings(max_new_tokens=400), lambda talk, stop: (WORDS, talk.send(WORDS, stop)), WORDS)
+    next(frames), next(frames)
+    session.chat_box.stop.set()
+    list(frames)
     assert 'kv-ending">stopped' in view.chat_messages(session)[-1]["content"]
 
 

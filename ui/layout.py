@@ -195,7 +195,7 @@ STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
 
 def _talk(default_model: str) -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
-    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
+    ribbon = gr.HTML(token_ribbon.EMPTY, elem_id="kv-fates")
     chatbot = gr.Chatbot(
         [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False, autoscroll=False,
         feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",

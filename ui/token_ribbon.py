@@ -44,12 +44,6 @@ def counts(fates: Sequence[tuple[str, int]], pending: int = 0) -> dict[str, int]
 EMPTY = '<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by what the cache did with it.</p></div>'
 
 
-def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
-                spans: Sequence[tuple[int, int]] = (), note: str = "") -> str:
-    """The ribbon where all layers are alike; see `ribbons_html`."""
-    return ribbons_html([("", fates)], pending, bits, words, spans, note)
-
-
 def ribbons_html(groups: Sequence[tuple[str, Sequence[tuple[str, int]]]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
                  spans: Sequence[tuple[int, int]] = (), note: str = "", below: str = "") -> str:
     """For each group of layers, by title, cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
@@ -78,14 +72,31 @@ def _group_html(title: str, fates: Sequence[tuple[str, int]], pending: int, name
     return f'{head}<div class="kv-cells" data-layers="{escape(title)}" aria-hidden="true">{squares}</div><ul class="kv-legend">{legend}{scale}</ul>'
 
 
-def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]]) -> str:
+def shares_html(shares: Sequence[float], pending: int = 0, words: Sequence[str] = (), spans: Sequence[tuple[int, int]] = (), below: str = "") -> str:
+    """A ribbon whose squares are the darker, the more heads still hold their token. shares: by token, 0 to 1; the rest as of `ribbons_html`."""
+    if not shares:
+        return EMPTY
+    per_cell = max(1, -(-(len(shares) + pending) // MAX_CELLS))
+    means = [sum(part) / len(part) for part in (shares[at:at + per_cell] for at in range(0, len(shares), per_cell))]
+    squares = [_square(n, "share", per_cell, f"held by {share:.0%} of the heads", words, spans, f"--share: {share:.0%}") for n, share in enumerate(means)]
+    squares += [_square(len(shares) + n, "pending", 1, WORDS["pending"], words, spans) for n in range(pending if per_cell == 1 else 0)]
+    amounts = {"no head": sum(share == 0 for share in shares), "some heads": sum(0 < share < 1 for share in shares), "every head": sum(share == 1 for share in shares)}
+    legend = "".join(f'<li><i class="fate-share" style="--share: {shade}%"></i>in {who} <b>{n:,}</b></li>' for shade, (who, n) in zip((0, 50, 100), amounts.items()) if n)
+    legend += f'<li><i class="fate-pending"></i>{WORDS["pending"]} <b>{pending:,}</b></li>' if pending else ""
+    legend += f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    said = "".join(f'<p class="kv-quiet{extra}">{escape(line)}</p>' for line, extra in ((POINT if words else "", " kv-picked"), (below, "")) if line)
+    return f'<div class="kv-fates"><div class="kv-cells" data-layers="" aria-hidden="true">{"".join(squares)}</div><ul class="kv-legend">{legend}</ul>{said}</div>'
+
+
+def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]], style: str = "") -> str:
     first = n * per_cell
     text = "".join(words[first:first + per_cell])
+    look = f'class="fate-{kind}"' + (f' style="{style}"' if style else "")
     if not text:
-        return f'<i class="fate-{kind}"></i>'
+        return f"<i {look}></i>"
     where = f"token {first + 1:,}" if per_cell == 1 else f"tokens {first + 1:,} to {min(first + per_cell, len(words)):,}"
     message = next((m for m, (start, end) in enumerate(spans) if start <= first < end), "")
-    return f'<i class="fate-{kind}" data-word="{escape(shown(text))}" data-where="{where}" data-fate="{escape(name)}" data-message="{message}"></i>'
+    return f'<i {look} data-word="{escape(shown(text))}" data-where="{where}" data-fate="{escape(name)}" data-message="{message}"></i>'
 
 
 def shown(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from typing import Any
@@ -228,16 +230,34 @@ def charts_at_rest(session: Session) -> tuple[str, str, str]:
     return memory_chart(snapshot) if cached else "", history_chart(session, snapshot) if cached else "", ribbon(session, fates_of(session) if cached else None, pending=1)
 
 
-Fates = list[tuple[str, list[tuple[str, int]]]]  # by group of layers, its title, and (fate, count) from the oldest to the newest token
+Groups = list[tuple[str, list[tuple[str, int]]]]  # by group of layers, its title, and (fate, count) from the oldest to the newest token
+
+
+@dataclass(frozen=True)
+class Fates:
+    """What a cache has done with each token. `shares`: where each head keeps its own, the share of heads that still hold it."""
+    groups: Groups
+    shares: list[float] | None = None
+
+    @property
+    def gone(self) -> list[tuple[int, int]]:
+        """(first, end) of the tokens that no full-attention layer, or no head of any, holds."""
+        runs = self.groups[0][1] if self.shares is None else [("full" if share else "evicted", 1) for share in self.shares]
+        return token_ribbon.evicted_runs(runs)
 
 
 def fates_of(session: Session) -> Fates | None:
     """What the layers of the session's cache have done with each token, or None where it can't tell."""
     cache = own_side(session.conversation.cache)
-    return layer_groups(cache) if hasattr(cache, "layer_fates") else None
+    if not hasattr(cache, "layer_fates"):
+        return None
+    groups, shares = layer_groups(cache), None
+    with suppress(AttributeError, RuntimeError):  # of a cache that is being filled: its storage is just replaced
+        shares = cache.held_shares() if hasattr(cache, "held_shares") else None
+    return Fates(groups, shares) if groups else None
 
 
-def layer_groups(cache) -> Fates:
+def layer_groups(cache) -> Groups:
     """Layers that have done the same with every token together, those of full attention first; one group needs no title."""
     groups: dict[tuple, list[int]] = {}
     for n, runs in enumerate(cache.layer_fates()):
@@ -273,17 +293,19 @@ def ribbon(session: Session, fates: Fates | None, pending: int = 0) -> str:
     """Every token's fate, by group of layers where they differ; `pending` tokens were picked and not fed yet."""
     if fates is None:
         return token_ribbon.EMPTY
-    talk = session.conversation
+    talk, below = session.conversation, context_words(session, sum(count for _, count in fates.groups[0][1]))
     bits = getattr(own_side(talk.cache), "bits", None)
-    if not says_which(talk.cache):
-        return token_ribbon.ribbons_html(fates, pending, bits, note=OF_EACH_HEAD, below=context_words(session, fates))
+    if fates.shares is None and not says_which(talk.cache):
+        return token_ribbon.ribbons_html(fates.groups, pending, bits, note=OF_EACH_HEAD, below=below)
     ids = talk.ids if len(talk.ids) > len(talk.cached_ids) else talk.cached_ids
-    return token_ribbon.ribbons_html(fates, pending, bits, words_of(session, ids), talk.spans, below=context_words(session, fates))
+    if fates.shares is not None:
+        return token_ribbon.shares_html(fates.shares, pending, words_of(session, ids), talk.spans, below)
+    return token_ribbon.ribbons_html(fates.groups, pending, bits, words_of(session, ids), talk.spans, below=below)
 
 
-def context_words(session: Session, fates: Fates) -> str:
+def context_words(session: Session, seen: int) -> str:
     """How much of what can be had is used: of the cache's capacity or the model's context, whichever ends sooner; "" where nothing ends."""
-    talk, seen = session.conversation, sum(count for _, count in fates[0][1]) if fates else 0
+    talk = session.conversation
     most, limit = room_left(talk.loaded, talk.cache, 0)
     return "" if math.isinf(most) else f"{seen:,} of {most:,} tokens of the {'cache' if limit == 'capacity' else 'context'} used ({seen / most:.0%})"
 
@@ -307,10 +329,10 @@ def words_of(session: Session, ids: Sequence[int]) -> list[str]:
 def forgotten(session: Session) -> dict[int, tuple[int, int]]:
     """By message, from 0, (first, end) of its characters whose tokens the cache holds no more."""
     talk = session.conversation
-    if talk is None or talk.loaded is None or not talk.cached_ids or not says_which(talk.cache):
+    fates = fates_of(session) if talk is not None and talk.loaded is not None and talk.cached_ids else None
+    if fates is None or (fates.shares is None and not says_which(talk.cache)):
         return {}
-    fates = fates_of(session)
-    ids, gone = talk.ids, token_ribbon.evicted_runs(fates[0][1] if fates else [])
+    ids, gone = talk.ids, fates.gone
     found: dict[int, tuple[int, int]] = {}
     for n, (message, (start, end)) in enumerate(zip(talk.messages, talk.spans)):
         for first, last in ((max(start, first), min(end, last)) for first, last in gone):
