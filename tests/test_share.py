@@ -190,7 +190,8 @@ def test_what_is_shown_under_replies_goes_with_the_branch(session):
 def test_a_message_that_is_tried_again_leaves_what_came_of_it_as_a_branch(session):
     before = session.conversation.messages
     assert session.branches.retry(session, 3) is None and session.branches.all == []  # the last one: its reply is made again in its place
-    assert session.branches.retry(session, 2) == before[2]["content"]
+    assert session.branches.retry(session, "") is None  # as the page sends an empty box
+    assert session.branches.retry(session, "2") == before[2]["content"]
     assert session.conversation.messages == before[:2]
     session.branches.switch(session, 0)
     assert session.conversation.messages == before

@@ -794,6 +794,7 @@ def test_regenerate_replaces_the_last_reply(tab):
     turn(tab, session, "and then")
     frames = list(events.reply(tab, Registry(), session, settings(), events.again))
     assert [m["content"] for m in frames[0][tab.chatbot] if m["role"] == "user"] == [WORDS, "and then"]
+    assert view.THE_SAME in frames[-1][tab.notice]
     assert len(session.conversation.messages) == 4 and len(session.stats) == 2
 
 

@@ -266,7 +266,7 @@ def quality_figure(points: Sequence[tuple[int, str, int, float]]) -> dict:
     marks = ticks([*sizes, min(sizes) / 2, max(sizes) * 2])
     across = {"type": "log", "title": {"text": "bytes in use", "standoff": 6}, "tickmode": "array", "tickvals": marks, "ticktext": list(map(size_text, marks)),
               "range": [math.log10(min(sizes) / 3), math.log10(max(sizes) * 3)]}
-    layout = {"margin": {"l": 64, "r": 14, "t": 10, "b": 44}, "hovermode": "closest", "xaxis": across, "yaxis": _kl_axis([kl for *_, kl in points])}
+    layout = {"meta": {"named": True}, "margin": {"l": 64, "r": 14, "t": 10, "b": 44}, "hovermode": "closest", "xaxis": across, "yaxis": _kl_axis([kl for *_, kl in points])}
     return {"data": data, "layout": layout}
 
 
@@ -282,7 +282,7 @@ def _quality_point(n: int, label: str, nbytes: int, kl: float, where: str) -> di
 def _kl_axis(values: Sequence[float]) -> dict:
     marks = [mark for mark in ticks([LEAST_KL, max([0.1, *values])]) if mark >= LEAST_KL]
     return {"type": "log", "title": {"text": "KL, nats", "standoff": 4}, "tickmode": "array", "tickvals": marks,
-            "ticktext": ["0.00001 or less" if mark == marks[0] else f"{mark:g}" for mark in marks], "range": [math.log10(LEAST_KL) - 0.5, math.log10(max([0.1, *values])) + 0.4]}
+            "ticktext": ["\u2264 1e-5" if mark == marks[0] else f"{mark:g}" for mark in marks], "range": [math.log10(LEAST_KL) - 0.5, math.log10(max([0.1, *values])) + 0.4]}
 
 
 def kl_figure(columns: Sequence[tuple[int, str, Mapping[int, float]]], starts: Sequence[int]) -> dict:

@@ -178,8 +178,13 @@ def _sides_html(comparison: Comparison, column: Column, n: int) -> str:
 def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
     bars = "".join(
         f'<li><span class="kv-token">{escape(token)}</span><span class="kv-bar"><i class="kv-swatch-{n}" style="width:{share:.1%}"></i></span>'
-        f"<b>{share:.2f}</b></li>" for token, share in tokens)
+        f"<b>{escape(share_text(share))}</b></li>" for token, share in tokens)
     return f'<div><h3>{escape(label)}</h3><ol class="kv-bars">{bars}</ol></div>'
+
+
+def share_text(share: float) -> str:
+    """A probability: 0.43, or that it is less than can be shown."""
+    return f"{share:.2f}" if share >= 0.005 else "<.01"
 
 
 # -- charts and files --------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     stop = session.chat_box.stop
     try:
         changed = session.prepare(wanted) or note
-        begun = session.conversation.turns[-1].reply if ask is more and session.holds_messages else ""
+        former = session.conversation.turns[-1] if ask in UNCHANGED and session.holds_messages else None
         earlier, user, events = _start(session, ask, stop)
     except Exception as error:
         session.chat_box.give_back(typed)
@@ -60,7 +60,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         return
     try:
         with session.at_work():
-            written = view.Reply(begun)
+            written = view.Reply(former.reply if ask is more else "")
             yield {tab.chatbot: earlier + written.messages(user), tab.notice: html_parts.notice(changed, "info"),
                    tab.message: layout.STOP_BUTTON}
             for charts_too in paint_times(events, written, session, stop):
@@ -73,7 +73,8 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         registry.make_room(keep=session)
     log_turn(session, written.reason)
-    sentence = " ".join(filter(None, (changed, view.ending(written, UNCHANGED.get(ask, view.TAKEN_BACK)))))
+    the_same = written.tokens and ask is again and former.reply_ids == session.conversation.turns[-1].reply_ids
+    sentence = " ".join(filter(None, (changed, view.THE_SAME if the_same else "", view.ending(written, UNCHANGED.get(ask, view.TAKEN_BACK)))))
     if written.reason == "stopped" and not written.tokens:
         session.chat_box.give_back(typed)
         if ask not in UNCHANGED:
@@ -249,7 +250,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             text = session.branches.retry(session, turn)
         except ValueError as error:
             return refused(tab, str(error))
-        shown = {tab.branches.turn: None, **branches.shown(tab.branches, session)}
+        shown = {tab.branches.turn: "", **branches.shown(tab.branches, session)}
         session.chat_box.take(AGAIN if text is None else text, "" if text is None else "The replies that there were stay as a branch.")
         return {tab.message: layout.STOP_BUTTON, tab.ticket: session.chat_box.ticket, **shown}
 

@@ -125,6 +125,7 @@ class Reply:
 
 
 TAKEN_BACK = "Stopped before the first token: the message was taken back."
+THE_SAME = "The reply came out the same; a higher temperature makes another one likelier."
 FORMER_STAYS = "Stopped before the first token: the former reply stays."
 ENDINGS = {
     "length": "The reply has reached its longest length: Continue, under it, goes on from there.",

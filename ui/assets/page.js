@@ -196,7 +196,7 @@
     if (button.name === "copy") return copied(textAbove(button, button.value), button);
     if (button.name === "more") return press("#kv-more");
     if (button.name === "version") return press(button.value === "1" ? "#kv-newer" : "#kv-older");
-    const turn = document.querySelector("#kv-fork-turn input");
+    const turn = document.querySelector("#kv-fork-turn :is(input, textarea)");
     if (button.name !== "retry" || !turn) return;
     turn.value = button.value;
     turn.dispatchEvent(new Event("input", { bubbles: true }));
