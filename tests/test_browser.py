@@ -466,8 +466,11 @@ def test_starting_over_empties_the_chart_too(visit):
     send(page, WORDS, "#kv-compare-message")
     expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(1)
     expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
+    page.locator("#kv-compare-regenerate").click()
+    expect(page.locator("#kv-compare-notice")).to_contain_text("At temperature 0")
+    expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
     page.locator("#kv-restart").click()
-    expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(0)
+    expect(page.locator(":is(#kv-compare-chart, #kv-compare-quality, #kv-compare-kl) .kv-drawn")).to_have_count(0)
     expect(page.locator("#kv-compare-chart .kv-legend li")).to_have_count(0)
 
 
@@ -489,7 +492,10 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
     expect(table.locator("tbody tr")).to_have_count(4)
     expect(table.locator("tbody tr").first).to_contain_text("100%")
     expect(page.locator("#kv-thread-2 mark")).to_have_count(1)
-    expect(page.locator("#kv-divergence .kv-bars")).to_have_count(2)
+    expect(page.locator("#kv-divergence details[open] .kv-bars")).to_have_count(2)
+    for chart in ("quality", "kl"):
+        expect(page.locator(f"#kv-compare-{chart} .kv-drawn")).to_be_visible()
+    expect(page.locator("#kv-compare-quality .textpoint")).to_have_count(4)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     with open(download.value.path()) as file:
@@ -681,6 +687,50 @@ def test_a_square_says_its_word_and_a_message_marks_its_squares(visit):
     marked = page.locator("#kv-fates .kv-marked")
     expect(marked).to_have_count(page.locator('#kv-fates [data-message="1"]').count())
     assert marked.first.get_attribute("data-message") == "1"
+
+
+def test_a_cut_reply_goes_on_and_the_versions_of_a_reply_are_stepped_through(visit):
+    page = visit()
+    longest_reply(page, 5)
+    page.get_by_label("Temperature").first.fill("1.5")
+    page.keyboard.press("Tab")
+    send(page, WORDS)
+    assert "written 5" in finished(page, 1)
+    page.locator("#kv-chatbot").get_by_role("button", name="Continue").click()
+    expect(page.locator("#kv-chatbot details.kv-stats")).to_contain_text("written 10")
+    finished(page, 1)
+    replies = [page.locator("#kv-chatbot .bot-row").first.inner_text()]
+    page.locator("#kv-regenerate").click()
+    expect(page.locator("#kv-chatbot .kv-versions")).to_contain_text("2 of 2")
+    replies.append(page.locator("#kv-chatbot .bot-row").first.inner_text())
+    page.locator("#kv-chatbot").get_by_role("button", name="Previous version").click()
+    expect(page.locator("#kv-chatbot .kv-versions")).to_contain_text("1 of 2")
+    assert page.locator("#kv-chatbot .bot-row").first.inner_text() == replies[0] != replies[1]
+    expect(page.locator("#kv-notice")).to_contain_text("version 1 of 2")
+    send(page, "and then?")
+    finished(page, 2)
+    expect(page.locator("#kv-chatbot .kv-versions")).to_have_count(0)
+
+
+def test_a_message_is_copied_as_it_was_typed_and_tried_again_as_a_branch(visit):
+    page = visit()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    longest_reply(page, 5)
+    text = "if a<b:\n\n    x*y*z"
+    for number, words in enumerate((text, "second", "third"), 1):
+        send(page, words)
+        finished(page, number)
+    first = page.locator("#kv-chatbot .message-row").nth(2)
+    for whose, wanted in (("Copy message", text), ("Copy reply", page.locator("#kv-chatbot .bot-row").first.inner_text().strip())):
+        first.get_by_role("button", name=whose).click()
+        expect(first.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == wanted
+        expect(first.get_by_role("button", name=whose)).to_be_visible()
+    page.locator("#kv-chatbot .message-row").nth(5).get_by_role("button", name="Retry").click()
+    expect(page.locator("#kv-branch-list label")).to_have_count(2)
+    finished(page, 2)
+    expect(page.locator("#kv-notice")).to_contain_text("stay as a branch")
+    assert [row.inner_text().strip() for row in page.locator("#kv-chatbot .user-row").all()] == [text, "second"]
 
 
 # -- keep and share ------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Keep and share: the link, the file taken in, and what each refuses, without a browser."""
 
 import base64
-import json
 from dataclasses import replace
 
 import pytest
@@ -180,16 +179,24 @@ def test_a_branch_keeps_the_settings_it_was_said_under(session):
 
 
 def test_what_is_shown_under_replies_goes_with_the_branch(session):
-    session.endings = {0: "length", 2: "stopped"}
+    shown = [message["content"] for message in view.chat_messages(session)]
+    assert [("cut at the longest length" in line, "Continue" in line) for line in shown[2::3]] == [(True, False), (True, False), (True, True)]
     session.branches.fork(session, 1)
-    assert session.endings == {0: "length"}
+    assert "Continue" in view.chat_messages(session)[2]["content"]
     session.branches.switch(session, 0)
-    assert session.endings == {0: "length", 2: "stopped"}
+    assert [message["content"] for message in view.chat_messages(session)] == shown
 
 
-def test_the_chart_says_how_much_of_the_context_is_used(session):
-    session.history.points.append((10,) * len(session.history.points[-1]))
-    assert "context used <b>" in json.loads(view.charts_at_rest(session)[1])["line"].replace("context used<b>", "context used <b>") and "of 2,048" in view.charts_at_rest(session)[1]
+def test_a_message_that_is_tried_again_leaves_what_came_of_it_as_a_branch(session):
+    before = session.conversation.messages
+    assert session.branches.retry(session, 3) is None and session.branches.all == []  # the last one: its reply is made again in its place
+    assert session.branches.retry(session, "") is None  # as the page sends an empty box
+    assert session.branches.retry(session, "2") == before[2]["content"]
+    assert session.conversation.messages == before[:2]
+    session.branches.switch(session, 0)
+    assert session.conversation.messages == before
+    with pytest.raises(ValueError, match="The turn to retry"):
+        session.branches.retry(session, 4)
 
 
 def test_a_session_that_is_freed_frees_its_branches_and_each_goes_on(session):

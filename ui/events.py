@@ -17,7 +17,7 @@ from . import branches, html_parts, layout, view
 from .forms import CacheForm
 from .health import log_turn
 from .layout import ChatTab
-from .pending import AGAIN, Outbox
+from .pending import AGAIN, MORE, Outbox
 from .state import Registry, Session, Settings, whole_setting
 from .stream import batches
 
@@ -52,6 +52,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     stop = session.chat_box.stop
     try:
         changed = session.prepare(wanted) or note
+        former = session.conversation.turns[-1] if ask in UNCHANGED and session.holds_messages else None
         earlier, user, events = _start(session, ask, stop)
     except Exception as error:
         session.chat_box.give_back(typed)
@@ -59,9 +60,9 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         return
     try:
         with session.at_work():
-            yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
+            written = view.Reply(former.reply if ask is more else "")
+            yield {tab.chatbot: earlier + written.messages(user), tab.notice: html_parts.notice(changed, "info"),
                    tab.message: layout.STOP_BUTTON}
-            written = view.Reply()
             for charts_too in paint_times(events, written, session, stop):
                 frame = {tab.chatbot: earlier + written.messages(user)}
                 yield frame | (_charts(tab, session, written) if charts_too else {})
@@ -72,13 +73,12 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         registry.make_room(keep=session)
     log_turn(session, written.reason)
-    sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
-    if written.reason == "stopped" and not written.stats.generated:
+    the_same = written.tokens and ask is again and former.reply_ids == session.conversation.turns[-1].reply_ids
+    sentence = " ".join(filter(None, (changed, view.THE_SAME if the_same else "", view.ending(written, UNCHANGED.get(ask, view.TAKEN_BACK)))))
+    if written.reason == "stopped" and not written.tokens:
         session.chat_box.give_back(typed)
-        if ask is not again:
+        if ask not in UNCHANGED:
             session.history.turns.pop()
-    else:
-        session.endings[len(session.conversation.messages) // 2 - 1] = written.reason
     yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
@@ -89,12 +89,10 @@ def reason(error: Exception) -> str:
 
 def _start(session: Session, ask: Callable, stop: threading.Event) -> tuple[list[dict], str, Iterator]:
     """(messages before the reply, the user's message, the engine's events); ValueError where it is refused."""
-    before = session.conversation.messages
     shown = view.chat_messages(session)
     user, events = ask(session.conversation, stop)
-    session.history.start_turn(again=ask is again)
-    is_again = bool(before) and before[-2]["content"] == user and ask is again
-    return (shown[:_last_user(shown)] if is_again else shown), user, events
+    session.history.start_turn(again=ask in UNCHANGED)
+    return (shown[:_last_user(shown)] if ask in UNCHANGED else shown), user, events
 
 
 def _last_user(shown: list[dict]) -> int:
@@ -199,9 +197,17 @@ def loaded_or_none(model: str):
 
 def again(conversation, stop) -> tuple[str, Iterator]:
     """Ask for the last reply once more."""
-    messages = conversation.messages
     events = conversation.regenerate(stop)
-    return messages[-2]["content"], events
+    return conversation.turns[-1].user, events
+
+
+def more(conversation, stop) -> tuple[str, Iterator]:
+    """Ask for the last reply, which was cut, to go on."""
+    events = conversation.extend(stop)
+    return conversation.turns[-1].user, events
+
+
+UNCHANGED: dict[Callable, str] = {again: view.FORMER_STAYS, more: "Stopped before it went on: the reply stays as it was."}  # what stays where nothing was written
 
 
 # -- wiring ------------------------------------------------------------------------------------------------------
@@ -228,9 +234,25 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             taken[tab.message] = layout.STOP_BUTTON  # what is being typed stays
         return taken
 
-    def accept_again(request: gr.Request):
-        box = registry.get(key_of(request)).chat_box
-        return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(AGAIN) else gr.skip()
+    def pressed(wanted):
+        def accept(request: gr.Request):
+            box = registry.get(key_of(request)).chat_box
+            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
+
+        return accept
+
+    def accept_retry(turn, request: gr.Request):
+        """Take the message of a turn again; the replies since stay as a branch."""
+        session = registry.get(key_of(request))
+        if session.chat_box.occupied:
+            return gr.skip()
+        try:
+            text = session.branches.retry(session, turn)
+        except ValueError as error:
+            return refused(tab, str(error))
+        shown = {tab.branches.turn: "", **branches.shown(tab.branches, session)}
+        session.chat_box.take(AGAIN if text is None else text, "" if text is None else "The replies that there were stay as a branch.")
+        return {tab.message: layout.STOP_BUTTON, tab.ticket: session.chat_box.ticket, **shown}
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
@@ -238,8 +260,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
                            lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket])
 
     def answer(values, session, wanted):
-        if wanted is AGAIN:
-            return reply(tab, registry, session, read_settings(tab, values), again)
+        if wanted in (AGAIN, MORE):
+            return reply(tab, registry, session, read_settings(tab, values), again if wanted is AGAIN else more)
         ask = lambda talk, stop: (wanted, talk.send(wanted, stop))  # noqa: E731
         return reply(tab, registry, session, read_settings(tab, values), ask, wanted, session.chat_box.note)
 
@@ -256,6 +278,20 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         session.chat_box.undo(text)
         sentence = "Took back the last message and its reply." + view.after_undo(session)
         return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
+
+    def step(by):
+        def show(request: gr.Request):
+            session = registry.get(key_of(request))
+            if session.chat_box.occupied:
+                return refused(tab, "A reply is being written: press Stop first.")
+            try:
+                words = session.show_version(by)
+            except ValueError as error:
+                return refused(tab, str(error))
+            sentence = f"This is {words}, and what you say next goes on from it." + view.after_undo(session)
+            return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
+
+        return show
 
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
@@ -275,8 +311,12 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     accepted = [tab.message, tab.chatbot, tab.ticket]
     taken = (tab.message.submit(accept, [tab.message, tab.chatbot], accepted, **quick),
              tab.chatbot.example_select(accept_example, tab.chatbot, accepted, **quick),
-             tab.regenerate.click(accept_again, None, accepted, **quick))
+             tab.regenerate.click(pressed(AGAIN), None, accepted, **quick),
+             tab.more.click(pressed(MORE), None, accepted, **quick),
+             tab.branches.retry.click(accept_retry, tab.branches.turn, [*accepted, tab.notice, tab.branches.turn, tab.branches.list], **quick))
     answered = [fetched(event, tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
+    tab.older.click(step(-1), None, painted, **quick)
+    tab.newer.click(step(1), None, painted, **quick)
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):

@@ -14,6 +14,7 @@ from kvcache.chat.models import for_strangers
 
 from . import token_ribbon
 from .branches import BranchForm, branch_form
+from .charts import ROLLING
 from .forms import CacheForm, cache_form
 from .theme import PLOTLY_JS
 
@@ -79,6 +80,9 @@ class ChatTab:
     message: gr.Textbox
     ticket: gr.Number
     regenerate: gr.Button
+    more: gr.Button
+    older: gr.Button
+    newer: gr.Button
     undo: gr.Button
     clear: gr.Button
     branches: BranchForm
@@ -107,11 +111,14 @@ class CompareTab:
     message: gr.Textbox
     ticket: gr.Number
     demo: gr.Button
+    regenerate: gr.Button
     restart: gr.Button
     notice: gr.HTML
     table: gr.HTML
     divergence: gr.HTML
     chart: gr.HTML
+    quality: gr.HTML
+    kl: gr.HTML
     downloads: gr.HTML
 
 
@@ -188,7 +195,7 @@ STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
 
 def _talk(default_model: str) -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
-    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
+    ribbon = gr.HTML(token_ribbon.EMPTY, elem_id="kv-fates")
     chatbot = gr.Chatbot(
         [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False, autoscroll=False,
         feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",
@@ -203,9 +210,10 @@ def _talk(default_model: str) -> dict[str, Any]:
         regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
+        pressed = {name: gr.Button(name, elem_id=f"kv-{name}", elem_classes="kv-pressed") for name in ("more", "older", "newer")}  # by what stands under a reply
     branches = branch_form()
     return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
-            "clear": clear, "branches": branches, "fates": ribbon}
+            "clear": clear, "branches": branches, "fates": ribbon, **pressed}
 
 
 def _ticket() -> gr.Number:
@@ -248,6 +256,7 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
                              elem_id="kv-compare-message", elem_classes="kv-message")
         with gr.Row(elem_classes="kv-buttons"):
             demo = gr.Button("Guided demo: what does each cache forget?", size="sm", elem_id="kv-demo")
+            regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-compare-regenerate")
             restart = gr.Button("Start over", size="sm", elem_id="kv-restart")
             count = gr.Radio([(f"{n} caches", n) for n in (2, 3, 4)], value=shown, label="Caches", elem_id="kv-count", container=False)
         gr.HTML('<p class="kv-quiet">Model, system prompt and sampling are those of the Chat tab.</p>')
@@ -257,14 +266,24 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
         downloads = gr.HTML(elem_id="kv-downloads")
     with gr.Row(elem_id="kv-columns", equal_height=True):
         columns = tuple(_compare_column(entries, n, name, values, n < shown) for n, (name, values) in enumerate(presets))
-    with gr.Row(elem_id="kv-results", equal_height=False):
+    with gr.Row(elem_classes="kv-results-row", equal_height=False):
+        quality = _result("Quality over bytes", "kv-compare-quality", "Points: mean KL from the first cache over bytes in use, one per cache", "Further left is smaller, further down is closer to the first cache.")
+        kl = _result("Drift along the replies", "kv-compare-kl", "Lines: KL from the first cache over the tokens of its replies, one per cache", f"Each cache is fed the first one's replies; the mean of the last {ROLLING} tokens.")
+    with gr.Row(elem_classes="kv-results-row", equal_height=False):
+        plot = _result("Bytes in use over tokens", "kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
         with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
-            gr.HTML("<h2>Bytes in use over tokens</h2>")
-            plot = chart("kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
-        with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
-            gr.HTML("<h2>At the first diverging token</h2>")
-            divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
-    return CompareTab(columns, count, message, _ticket(), demo, restart, notice, table, divergence, plot, downloads)
+            gr.HTML("<h2>Where each first differs</h2>")
+            divergence = gr.HTML(NOTHING_DIVERGED, elem_id="kv-divergence")
+    return CompareTab(columns, count, message, _ticket(), demo, regenerate, restart, notice, table, divergence, plot, quality, kl, downloads)
+
+
+NOTHING_DIVERGED = '<p class="kv-quiet">Nothing has diverged yet.</p>'
+
+
+def _result(title: str, elem_id: str, label: str, words: str = "") -> gr.HTML:
+    with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
+        gr.HTML(f"<h2>{title}</h2>" + (f'<p class="kv-quiet">{words}</p>' if words else ""))
+        return chart(elem_id, label)
 
 
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:

@@ -245,6 +245,11 @@ class PolicyLayer(EvictingLayer):
         positions = own(self.positions.view()).squeeze(-1) - (self.seen - seen) if self.policy.counts else None  # counted without padding
         return Held(keys, values, seen, target, self.first_tokens, self.latest, queries, attention, positions)
 
+    def holders(self) -> torch.Tensor | None:
+        """[seen]: how many of the first row's key heads still hold each token; None where the policy does not go by positions."""
+        positions = self.positions.view()
+        return None if positions is None else torch.bincount(positions[0].flatten().long(), minlength=self.seen)
+
     def best(self, held: Held) -> torch.Tensor:
         """[B, H or 1, target]: the places of the highest scores, the first and the latest tokens before all; of equal ones the older."""
         scores = self.policy.score(held).float().clone()
@@ -542,6 +547,15 @@ class EvictingCache(Cache):
         if not torch.compiler.is_compiling() and (query_length > 1 or not self.tokens_seen):
             self._note_padding(mask_of_forward())
         return sizes
+
+    def held_shares(self) -> list[float] | None:
+        """By token seen, from the oldest, the share of key heads in all evicting layers that still hold it (first row); None where the policy does not go by positions."""
+        layers = [layer for layer in self.layers if isinstance(layer, PolicyLayer)]
+        holders = [layer.holders() for layer in layers]
+        if any(each is None for each in holders):
+            return None
+        heads = sum(layer.key_rows.data.shape[1] for layer in layers)
+        return (sum(each.cpu() for each in holders) / heads).tolist()
 
     def _note_padding(self, mask: torch.Tensor | None) -> None:
         """Tell the layers how many of the tokens a mask [B, T] covers are padding. Raises ValueError for padding behind tokens."""

@@ -158,8 +158,11 @@
   const pick = (event) => {
     const square = event.target.closest?.(".kv-cells i[data-word]");
     if (!square) return;
-    const line = square.closest(".kv-fates").querySelector(".kv-picked");
-    if (line) line.textContent = `\u201c${square.dataset.word}\u201d \u00b7 ${square.dataset.where}`;
+    const fates = square.closest(".kv-fates"), line = fates.querySelector(".kv-picked");
+    const at = [...square.parentElement.children].indexOf(square);
+    const parts = [...fates.querySelectorAll(".kv-cells")].map((cells) => [cells.children[at]?.dataset.fate, cells.dataset.layers]);
+    const fate = parts.map(([fate, layers]) => layers ? `${fate} in the ${layers}` : fate).join("; ");
+    if (line) line.textContent = `\u201c${square.dataset.word}\u201d \u00b7 ${square.dataset.where}: ${fate}`;
   };
   const isFigures = (row) => row.querySelector(".kv-stats, .kv-why") !== null;
   const mark = (event) => {
@@ -169,6 +172,36 @@
     for (const square of document.querySelectorAll("#kv-fates .kv-cells i[data-message]")) square.classList.toggle("kv-marked", square.dataset.message === at);
   };
   for (const name of ["pointerover", "click"]) document.addEventListener(name, (event) => { pick(event); mark(event); });
+
+  // The buttons under a reply: what they ask for, the page's own buttons do.
+  const copied = (text, button) => {
+    const say = () => { const words = button.textContent; button.textContent = "Copied"; setTimeout(() => { button.textContent = words; }, 1500); };
+    if (navigator.clipboard) return navigator.clipboard.writeText(text).then(say, () => {});
+    const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text })); // a page that is not served safely
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    say();
+  };
+  const textAbove = (button, whose) => {
+    const rows = [...document.querySelectorAll("#kv-chatbot .message-row")];
+    const above = rows.slice(0, rows.indexOf(button.closest(".message-row"))).reverse();
+    const row = above.find((each) => each.matches(whose === "message" ? ".user-row" : ".bot-row") && !isFigures(each));
+    return (row?.querySelector(".kv-typed") ?? row?.querySelector(".message-content, .prose, .message"))?.innerText.trim() ?? "";
+  };
+  const press = (id) => document.querySelector(id)?.click();
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("#kv-chatbot button.kv-action");
+    if (!button) return;
+    if (button.name === "copy") return copied(textAbove(button, button.value), button);
+    if (button.name === "more") return press("#kv-more");
+    if (button.name === "version") return press(button.value === "1" ? "#kv-newer" : "#kv-older");
+    const turn = document.querySelector("#kv-fork-turn :is(input, textarea)");
+    if (button.name !== "retry" || !turn) return;
+    turn.value = button.value;
+    turn.dispatchEvent(new Event("input", { bubbles: true }));
+    setTimeout(press, 50, "#kv-retry");
+  });
 
   // The conversation: its end stays in view unless its reader has scrolled up, and its labels are words without tags.
   const watchChat = (chat) => {
