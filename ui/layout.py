@@ -82,6 +82,8 @@ class ChatTab:
     undo: gr.Button
     clear: gr.Button
     branches: BranchForm
+    kept: gr.Textbox
+    kept_notice: gr.HTML
     fates: gr.HTML
     memory: gr.HTML
     history: gr.HTML
@@ -204,7 +206,8 @@ def _talk(default_model: str) -> dict[str, Any]:
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
     branches = branch_form()
-    return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
+    kept = {"kept": gr.Textbox(visible=False), "kept_notice": gr.HTML(elem_id="kv-kept", elem_classes="kv-note")}
+    return {**kept, "chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
             "clear": clear, "branches": branches, "fates": ribbon}
 
 

@@ -167,9 +167,9 @@ class Session:
         nbytes = take_snapshot(talk.cache).total
         if nbytes > self.budget:
             raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
-        talk.generate = self.generate  # beside everybody else's
+        talk.generate, talk.prefixes = self.generate, prefixes.store_of  # as everybody else's
         self.branches.forget()
-        self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
+        self.conversation, self.settings, self.earlier_stats, self.history, self.endings = talk, settings, [], History(), {}
 
     def undo(self) -> str:
         """Take back the last message and its reply, from the cache and the charts too; returns the message, "" where there is none. Raises ValueError as the conversation does."""
