@@ -200,7 +200,7 @@ def test_a_session_that_is_freed_frees_its_branches_and_each_goes_on(session):
     assert "recomputed all" in say(session, "and then").note and len(session.conversation.turns) == 4
 
 
-@pytest.mark.parametrize("turn, words", [(9, "from 0 to 3, got 9"), (-1, "from 0 to 3"), (1.5, "whole number")])
+@pytest.mark.parametrize("turn, words", [(9, "from 1 to 3, got 9"), (0, "from 1 to 3, got 0"), (-1, "from 1 to 3"), (1.5, "whole number")])
 def test_a_turn_that_is_none_is_a_sentence(session, turn, words):
     with pytest.raises(ValueError, match=words):
         session.branches.fork(session, turn)
