@@ -377,7 +377,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             session.refused = values[tab.model] or ""
             return {tab.model_note: html_parts.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
         session.showing = values[tab.model]
-        shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
+        shown = {tab.worldly.box: gr.update(visible=bool(tab.worldly.buttons) and layout.knows_little(values[tab.model])), tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}
         return shown | forecast(values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])})
 
@@ -396,10 +396,15 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         back = {tab.model: session.showing or models.DEFAULT} if refused else {}
         return picked(values | back, [tab.form, *forms]) | back
 
-    model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
+    def choose(model: str):
+        return lambda: model
+
+    model_outputs = [tab.model, tab.model_note, tab.worldly.box, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
+    pressed = [button.click(choose(model), None, tab.model, **quick).then(model_changed, inputs | menus, model_outputs, trigger_mode="multiple", **load)
+               for model, button in tab.worldly.buttons.items()]
+    for read in (*pressed, tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
                  (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)
