@@ -549,6 +549,31 @@ def test_a_message_that_was_being_answered_is_back_in_its_box_after_a_reload(vis
     expect(page.locator("#kv-chatbot .message")).to_have_count(0)
 
 
+def test_a_restart_of_the_server_keeps_the_chat_with_a_reload_and_without(browser, all_here):
+    context = browser.new_context(viewport=DESK)
+    page = context.new_page()
+    page.set_default_timeout(WAIT)
+    with started_page() as (address, _):
+        page.goto(address)
+        expect(page.locator("#kv-predicted table")).to_be_attached()
+        longest_reply(page, 6)
+        send(page, WORDS)
+        finished(page, 1)
+        kept(page)
+    port = int(address.rstrip("/").rpartition(":")[2])
+    with started_page(port=port):
+        page.reload()
+        expect(page.locator("#kv-chatbot .message.user")).to_have_text(WORDS)
+        send(page, "And then?")
+        assert "written 6" in finished(page, 2)
+        kept(page, 2)
+    with started_page(port=port):
+        send(page, "still there?")
+        finished(page, 3)
+        expect(page.locator("#kv-chatbot .message.user").first).to_contain_text(WORDS)
+    context.close()
+
+
 def test_a_links_settings_win_over_what_was_kept(visit, all_here):
     page = visit()
     longest_reply(page, 9)

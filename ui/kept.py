@@ -82,11 +82,14 @@ def take_up(session: Session, text: str, model: str) -> str:
     if text == TOO_LONG:
         return WAS_TOO_LONG
     found = read(text)
-    if session.holds_messages:
-        return BEGUN
     here = found["model"] in models.STORE.ids() or models.is_here(found["model"])
-    talk = record.restore(found["record"], models.load(found["model"])) if here else on_another(found["record"], models.load(model))
-    settings = settings_of(talk, found["model"] if here else model)
+    try:
+        talk = record.restore(found["record"], models.load(found["model"])) if here else on_another(found["record"], models.load(model))
+        settings = settings_of(talk, found["model"] if here else model)
+    except ValueError as error:
+        raise RecordError(f"The chat that this browser kept cannot go on here, and the page begins anew: {error}") from error
+    if session.holds_messages or session.chat_box.answering:
+        return BEGUN
     session.adopt(talk.with_turns(talk.turns, REOPENED), settings)
     session.endings = found["endings"]
     return "" if here else f"The earlier chat was with {found['model']:.100}, which is not on this computer: its messages stay, and {model} goes on with them."
