@@ -11,7 +11,7 @@ import pytest
 from started import started_page
 
 from kvcache.chat import models
-from ui import events
+from ui import events, layout
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.browser
@@ -768,6 +768,22 @@ def test_the_first_screen_says_what_a_cache_is_and_leads_to_the_demo(visit):
     expect(page.locator("#kv-thread-0 .kv-user").first).to_contain_text("Ada")
     page.keyboard.press("Escape")
     expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
+
+
+def test_a_model_that_knows_the_world_is_one_click_away(browser, monkeypatch):
+    monkeypatch.setattr(layout, "why_not_fetched", lambda choice: None if "360M" in choice.id else "not on this computer")
+    with started_page() as (address, registry):
+        page = browser.new_page(viewport=DESK)
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        expect(page.locator("#kv-predicted table")).to_be_attached()
+        expect(page.locator("#kv-worldly")).to_contain_text("Qwen3 0.6B: not on this computer.")
+        expect(page.get_by_role("button", name="Qwen3 0.6B (1.5 GB)")).to_be_disabled()
+        page.get_by_role("button", name="SmolLM2 360M Instruct (0.7 GB)").click()
+        expect(page.locator("#kv-model input")).to_have_value(re.compile("SmolLM2 360M"))
+        expect(page.locator("#kv-worldly")).to_be_hidden()
+        assert "HuggingFaceTB/SmolLM2-360M-Instruct" in {session.showing for session in registry._sessions.values()}
+        page.close()
 
 
 def test_after_clear_the_charts_have_the_axes_of_what_comes_next(visit):
