@@ -211,7 +211,8 @@ class QuantizedLayer(Layer):
             residual = getattr(self, f"{side}_residual")
             self._settle(side, residual.view(), tokens)
             residual.drop_front(ahead + tokens)
-            residual.shrink(len(residual))
+            for_next = self.block if self.residual_length >= self.block else 0  # room kept for the next block would be most of a short residual
+            residual.shrink(max(len(residual), self.residual_length + for_next))
 
     def _settle(self, side: str, rows: torch.Tensor, tokens: int) -> None:
         """Of rows [B, H, some, D] behind what is quantised, keep the first ones if they are not kept yet, and quantise `tokens` behind them."""
