@@ -7,7 +7,7 @@ import pytest
 from tiny_chat import make_model, some_ids, tiny
 
 import kvcache
-from kvcache.chat import engine, scheduler
+from kvcache.chat import decode_step, engine, scheduler
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.engine import Done, Prefill, Reply, Sampling, Token, Waiting
 from kvcache.chat.scheduler import Row, Scheduler, scheduler_of
@@ -132,6 +132,22 @@ def test_one_who_writes_alone_takes_the_compiled_step(monkeypatch):
     monkeypatch.setattr(engine, "compile_beside", lambda *_: True)
     finish(by_hand(loaded, row))
     assert taken == [(5, False), (1, True), (1, True)]
+
+
+@pytest.mark.parametrize("people, begun", [(3, True), (5, False)])
+def test_no_compiler_begins_where_many_wait_for_the_same_interpreter(people, begun, monkeypatch):
+    started = []
+    monkeypatch.setattr(engine, "compile_beside", lambda *_: started.append("one") or True)
+    monkeypatch.setattr(scheduler, "compile_batch_beside", lambda *_: started.append("batch") or True)
+    monkeypatch.setattr(decode_step.CompiledStep, "why_not", lambda *_: None)
+    loaded = make_model("llama")
+    rows = [row_of(loaded, 1, some_ids(5, seed=n)) for n in range(people)]
+    for row in rows:
+        row.reply.decode = "auto"
+    made = by_hand(loaded, *rows)
+    for _ in range(people + 3):
+        made.tick()
+    assert len(made.writing) == people and bool(started) == begun
 
 
 @pytest.mark.parametrize("kind", ["llama", "mamba"])

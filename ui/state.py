@@ -38,6 +38,7 @@ MEMORY_BUDGET = whole_setting("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
 API_SECONDS = whole_setting("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
 KEPT_SECONDS = whole_setting("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
+whole_setting("KVCACHE_CONTEXT", 1)  # heard by models.load; one that will not do is to end the start
 
 
 @dataclass(frozen=True)

@@ -492,6 +492,7 @@ class Reply:
             raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
         self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
         self.cuts, self.on_read = [*cuts, len(seen_ids)], on_read
+        self.may_compile: Callable[[], bool] = lambda: True  # asked before torch.compile begins beside this reply, which it slows down meanwhile
         self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
         self.watch = Stopwatch()
         self._steps = self._run(list(new_ids), len(seen_ids))
@@ -548,7 +549,7 @@ class Reply:
             if reason is not None:
                 yield done(reason, text.flush())
                 return
-            wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
+            wants_step = wants_step and not (self.may_compile() and compile_beside(loaded, cache, new_ids))
             logits = yield Feed(ids[-1:], picked=True, compiled=decode != "eager")
 
 

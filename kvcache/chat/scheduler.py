@@ -25,6 +25,7 @@ from .models import LoadedModel
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 5.0  # that the thread of a model without work stays: torch's own threads come and go with it
+FEW = 3  # replies beside which torch.compile begins
 RETRY_SECONDS = 0.05  # between two looks whether there is room for a reply that waits, where nobody else has work
 NO_ROOM = "waiting for memory: others are writing, and what they and this reply would hold is more than is kept for all caches together"
 _END = object()
@@ -112,6 +113,10 @@ class Scheduler:
         """Is a reply being read or written?"""
         return bool(self.reading or self.writing)
 
+    def _is_quiet(self) -> bool:
+        """May a compiler begin? It shares Python's lock with every reply: twenty were written at less than half their speed meanwhile, for more than a minute."""
+        return len(self.reading) + len(self.writing) <= FEW
+
     def submit(self, row: Row) -> None:
         """Have a reply begin as soon as there is room for it."""
         with self._changed:
@@ -177,6 +182,7 @@ class Scheduler:
             if row.stops or (not someone_waits and row.may_begin()):
                 with self._changed:
                     self.waiting.remove(row)
+                row.reply.may_compile = self._is_quiet
                 self._place(row, row.go_on())
             else:
                 row.tell(NO_ROOM)
@@ -253,7 +259,7 @@ class Scheduler:
         """The forward for these rows: the compiled step where there is one, and where all want it."""
         if not all(row.asks.compiled for row in rows):
             return self.loaded.model
-        self.wants_step = self.wants_step and not compile_batch_beside(self.loaded)
+        self.wants_step = self.wants_step and not (self._is_quiet() and compile_batch_beside(self.loaded))
         return functools.partial(self.loaded.step, self.batch)
 
     def _write_one_by_one(self, rows: list[Row]) -> None:
