@@ -161,7 +161,12 @@
   window.kvKept = {
     ready: false, // what was kept has been read: until then it is not written over
     own() { try { return sessionStorage.getItem(place("chat")) ?? ""; } catch { return ""; } },
-    read(name) { try { return sessionStorage.getItem(place(name)) ?? localStorage.getItem(place(name)) ?? ""; } catch { return ""; } },
+    read(name) {
+      try {
+        if (sessionStorage.getItem(place(name)) === null) sessionStorage.setItem(place(name), localStorage.getItem(place(name)) ?? ""); // its own from now on
+        return sessionStorage.getItem(place(name));
+      } catch { return ""; }
+    },
     write(name, text) {
       if (!this.ready) return true;
       try {
