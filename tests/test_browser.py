@@ -819,8 +819,14 @@ def test_one_can_scroll_up_while_a_reply_streams(visit, unhurried):
     page.wait_for_function("(box => box.scrollTop + box.clientHeight > box.scrollHeight - 40)(document.querySelector('#kv-chatbot .bubble-wrap'))")
 
 
+OF_THE_WRONG_KIND = """() => [...document.querySelectorAll('[role="list"]')].filter((list) => [...list.children].some((each) => each.getAttribute('role') !== 'listitem' && each.tagName !== 'LI'))
+    .map((list) => list.className)"""
+
+
 def test_a_screen_reader_hears_words_and_tabs_take_arrow_keys(visit):
     page = visit()
+    expect(page.get_by_role("group", name="Examples").get_by_role("button")).to_have_count(4)
+    assert page.evaluate(OF_THE_WRONG_KIND) == []  # which axe calls critical
     longest_reply(page, 5)
     send(page, "<b>bold</b> words")
     finished(page, 1)

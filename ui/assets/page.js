@@ -223,6 +223,8 @@
     };
     const settle = () => {
       chat.querySelectorAll("[data-testid][aria-label]").forEach(clean);
+      const examples = chat.querySelector('.examples[role="list"]'); // of buttons, which no list may hold
+      if (examples) { examples.setAttribute("role", "group"); examples.setAttribute("aria-label", "Examples"); }
       const box = chat.querySelector(".bubble-wrap");
       if (!box) return;
       if (!box.dataset.followed) {
