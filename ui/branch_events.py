@@ -46,6 +46,6 @@ def _done(tab: ChatTab, session: Session, work) -> dict:
             session.conversation.attach(models.load(session.settings.model))
     except ValueError as error:
         return refused(tab, str(error))
-    return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence or "", "info"), tab.branches.turn: None, tab.system: session.settings.system,
+    return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence or "", "info"), tab.branches.turn: "", tab.system: session.settings.system,
             **dict(zip((tab.memory, tab.history, tab.fates), view.charts_at_rest(session))), **branches.shown(tab.branches, session),
             **filled_in(tab, session.settings, session.conversation.loaded.config)}

@@ -95,12 +95,12 @@ class Branches:
         return [(_words(branch, [cache for cache in caches if cache is not branch.conversation.cache and cache is not None]), number) for number, branch in enumerate(self.all)]
 
 
-def _turn(talk: Conversation | None, turn: int | None, what: str) -> int:
+def _turn(talk: Conversation | None, turn: int | str | None, what: str) -> int:
     """The turn that was asked for, the last where none was. Raises ValueError."""
     if talk is None or not talk.messages:
         raise ValueError(f"There is no turn to {what} yet: the conversation is empty.")
     count = len(talk.turns)
-    return count if turn is None else whole_number(f"The turn to {what}", turn, 1, count, typed=True)
+    return count if turn in (None, "") else whole_number(f"The turn to {what}", turn, 1, count, typed=True)
 
 
 def _words(branch: Branch, others: Iterable[Any]) -> str:
@@ -116,7 +116,7 @@ def _words(branch: Branch, others: Iterable[Any]) -> str:
 
 @dataclass(frozen=True)
 class BranchForm:
-    turn: gr.Number
+    turn: gr.Textbox
     fork: gr.Button
     edit: gr.Button
     list: gr.Radio
@@ -127,7 +127,7 @@ def branch_form() -> BranchForm:
     with gr.Row(elem_classes="kv-buttons", elem_id="kv-branches"):
         fork = gr.Button("Fork", size="sm", elem_id="kv-fork")
         edit = gr.Button("Edit", size="sm", elem_id="kv-edit")
-        turn = gr.Number(None, precision=0, minimum=1, label="Turn to fork behind, or to edit", container=False, placeholder="turn: the last one", elem_id="kv-fork-turn", scale=0, min_width=150)
+        turn = gr.Textbox(label="Turn to fork behind, or to edit", container=False, max_lines=1, placeholder="turn: the last one", elem_id="kv-fork-turn", scale=0, min_width=150)
     listed = gr.Radio([], visible=False, label="Branches", elem_id="kv-branch-list", info="Bytes of each cache; what it shares with others is held once.")
     return BranchForm(turn, fork, edit, listed)
 
