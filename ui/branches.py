@@ -37,9 +37,14 @@ class Branches:
         return [branch for number, branch in enumerate(self.all) if number != self.at]
 
     def fork(self, session: Any, turns: int | str | None) -> str:
-        """Fork the chat behind so many turns, or behind the last, and show the branch; returns a sentence. Raises ValueError."""
+        """Fork the chat behind a turn, or behind the last, and show the branch; returns a sentence. Raises ValueError."""
+        turns = _turn(session.conversation, turns, "fork behind")
+        self._fork(session, turns)
+        return f"Forked behind turn {turns}: what you say now changes this branch alone."
+
+    def _fork(self, session: Any, turns: int) -> None:
+        """Show a branch that has the first `turns`; none is a chat that begins anew."""
         talk = session.conversation
-        turns = _turn(talk, turns, 0, "fork behind")
         if len(self.all) >= MOST:
             raise ValueError(f"There are {MOST} branches, the most that are kept: Clear lets go of them.")
         branch = talk.fork(turns)
@@ -47,13 +52,12 @@ class Branches:
         self.all = self.all or [Branch("main", talk, session.settings, session.history)]
         self.all.append(Branch(f"{self.all[self.at].name} › {turns}", branch, session.settings))
         self._show(session, len(self.all) - 1)
-        return f"Forked behind turn {turns}: what you say now changes this branch alone."
 
     def edit(self, session: Any, turn: int | str | None) -> str:
         """Fork before a turn, or before the last, and give its message back to be changed; the reply that it had stays as the branch it was forked from. Raises ValueError."""
-        turn = _turn(session.conversation, turn, 1, "edit")
+        turn = _turn(session.conversation, turn, "edit")
         text = session.conversation.turns[turn - 1].user
-        self.fork(session, turn - 1)
+        self._fork(session, turn - 1)
         session.chat_box.give_back(text)
         return f"Message {turn} is in the box: change it or send it again. The reply that it had stays as a branch."
 
@@ -99,12 +103,12 @@ class Branches:
         return [(_words(branch, [cache for cache in caches if cache is not branch.conversation.cache and cache is not None]), number) for number, branch in enumerate(self.all)]
 
 
-def _turn(talk: Conversation | None, turn: int | str | None, least: int, what: str) -> int:
+def _turn(talk: Conversation | None, turn: int | str | None, what: str) -> int:
     """The turn that was asked for, the last where none was. Raises ValueError."""
     if talk is None or not talk.messages:
         raise ValueError(f"There is no turn to {what} yet: the conversation is empty.")
     count = len(talk.turns)
-    return count if turn in (None, "") else whole_number(f"The turn to {what}", turn, least, count, typed=True)
+    return count if turn in (None, "") else whole_number(f"The turn to {what}", turn, 1, count, typed=True)
 
 
 def _words(branch: Branch, others: Iterable[Any]) -> str:

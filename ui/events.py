@@ -13,7 +13,7 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import branches, html_parts, layout, view
+from . import branches, html_parts, kept, layout, view
 from .forms import CacheForm
 from .health import log_turn
 from .layout import ChatTab
@@ -25,6 +25,8 @@ PEOPLE = whole_setting("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are writte
 CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
 COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
+FOUND = "The server no longer had this conversation: it goes on as this browser kept it."
+ASK = "lost"  # what has the browser send the chat that it kept, before the turn comes
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
 
@@ -179,6 +181,33 @@ def give_back_after(event, widget: gr.Textbox, registry: Registry, box_of: Calla
     event.then(give_back, widget, widget, queue=False, show_progress="hidden", api_visibility="private")
 
 
+KEEP = "(text, said) => [text, window.kvKept.chat(text) || said]"
+
+
+def keep_after(event, tab: ChatTab, registry: Registry) -> None:
+    """Once the event is over, have the browser keep the chat as it is now."""
+    def current(request: gr.Request):
+        text, sentence = kept.write(registry.find(key_of(request)))
+        return text, html_parts.notice(sentence, "info")
+
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
+    both = [tab.kept, tab.kept_notice]
+    event.then(current, None, both, **quick).then(None, both, both, js=KEEP, **quick)
+
+
+def found_again(event, tab: ChatTab, registry: Registry):
+    """After the event, have the chat that was lost from the browser that kept it."""
+    def take_up(text, request: gr.Request):
+        session = registry.get(key_of(request))
+        if text:
+            with suppress(ValueError):  # then the message begins a new one, and LOST says so
+                kept.take_up(session, text, session.showing or models.DEFAULT)
+                session.chat_box.note = FOUND
+        return ""
+
+    return event.then(take_up, tab.kept, tab.kept, js=f"(asked) => asked === '{ASK}' ? window.kvKept.own() : ''", queue=False, show_progress="hidden", api_visibility="private", trigger_mode="multiple")
+
+
 def fetched(event, model: gr.Dropdown):
     """After the event, read a model that isn't in memory before the turn comes: nobody else waits for a download."""
     def fetch(model_id):
@@ -226,7 +255,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if not session.chat_box.take(text, LOST if lost else ""):
             return gr.skip()
         waiting = [view.user_message(session.chat_box.waiting)] if text.strip() else []
-        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting, tab.ticket: session.chat_box.ticket}
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting, tab.ticket: session.chat_box.ticket, tab.kept: ASK if lost else ""}
 
     def accept_example(shown, picked: gr.SelectData, request: gr.Request):
         taken = accept(picked.value["text"], shown, request)
@@ -308,19 +337,20 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def gone(request: gr.Request):
         registry.leave(key_of(request))
 
-    accepted = [tab.message, tab.chatbot, tab.ticket]
+    accepted = [tab.message, tab.chatbot, tab.ticket, tab.kept]
     taken = (tab.message.submit(accept, [tab.message, tab.chatbot], accepted, **quick),
              tab.chatbot.example_select(accept_example, tab.chatbot, accepted, **quick),
              tab.regenerate.click(pressed(AGAIN), None, accepted, **quick),
              tab.more.click(pressed(MORE), None, accepted, **quick),
              tab.branches.retry.click(accept_retry, tab.branches.turn, [*accepted, tab.notice, tab.branches.turn, tab.branches.list], **quick))
-    answered = [fetched(event, tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
+    answered = [fetched(found_again(event, tab, registry), tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
     tab.older.click(step(-1), None, painted, **quick)
     tab.newer.click(step(1), None, painted, **quick)
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
+        keep_after(event, tab, registry)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
     wire_setup(tab, header, registry, page, forms, opened)
     page.unload(gone)
@@ -387,7 +417,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             session.refused = values[tab.model] or ""
             return {tab.model_note: html_parts.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
         session.showing = values[tab.model]
-        shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
+        shown = {tab.worldly.box: gr.update(visible=bool(tab.worldly.buttons) and layout.knows_little(values[tab.model])), tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}
         return shown | forecast(values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])})
 
@@ -406,10 +436,15 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         back = {tab.model: session.showing or models.DEFAULT} if refused else {}
         return picked(values | back, [tab.form, *forms]) | back
 
-    model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
+    def choose(model: str):
+        return lambda: model
+
+    model_outputs = [tab.model, tab.model_note, tab.worldly.box, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
+    pressed = [button.click(choose(model), None, tab.model, **quick).then(model_changed, inputs | menus, model_outputs, trigger_mode="multiple", **load)
+               for model, button in tab.worldly.buttons.items()]
+    for read in (*pressed, tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
                  (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import gradio as gr
 
 from kvcache import bundled
-from kvcache.chat.models import for_strangers
+from kvcache.chat.models import WORLDLY, find_choice, for_strangers, is_allowed, why_not_fetched
 
 from . import token_ribbon
 from .branches import BranchForm, branch_form
@@ -22,6 +22,7 @@ TITLE = "KV cache playground"
 WHAT_IT_IS = ("A language model keeps the keys and values of every past token, so that it need not read the conversation again for each new one: that is its KV cache. "
               "Which cache you choose decides how much memory it takes, how fast it writes, and what it still remembers.")
 WELCOME = "Talk to the model. Each word becomes a square, filled by what the cache did with it."
+KNOWS_LITTLE = "This small model knows only what you tell it. These know the world; each is downloaded once:"
 TOUR = "See what caches forget (30 s)"
 EXAMPLES = (
     "Hi, my name is Ada and the red box opens with 7-3-1.",
@@ -67,6 +68,13 @@ class ShareForm:
 
 
 @dataclass(frozen=True)
+class WorldlyForm:
+    """Models that know more than the bundled ones, one click away: shown beside one of these."""
+    box: gr.Column
+    buttons: Mapping[str, gr.Button]
+
+
+@dataclass(frozen=True)
 class ChatTab:
     model: gr.Dropdown
     model_note: gr.HTML
@@ -86,6 +94,9 @@ class ChatTab:
     undo: gr.Button
     clear: gr.Button
     branches: BranchForm
+    kept: gr.Textbox
+    kept_notice: gr.HTML
+    worldly: WorldlyForm
     fates: gr.HTML
     memory: gr.HTML
     history: gr.HTML
@@ -141,7 +152,7 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
         with gr.Column(elem_id="kv-talk", elem_classes="kv-card", min_width=280):
             talk = _talk(default_model)
         with gr.Column(elem_id="kv-see", min_width=280):
-            see = _see()
+            see = _see(default_model)
     return ChatTab(**setup, **talk, **see)
 
 
@@ -212,7 +223,8 @@ def _talk(default_model: str) -> dict[str, Any]:
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
         pressed = {name: gr.Button(name, elem_id=f"kv-{name}", elem_classes="kv-pressed") for name in ("more", "older", "newer")}  # by what stands under a reply
     branches = branch_form()
-    return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
+    kept = {"kept": gr.Textbox(visible=False), "kept_notice": gr.HTML(elem_id="kv-kept", elem_classes="kv-note")}
+    return {**kept, "chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
             "clear": clear, "branches": branches, "fates": ribbon, **pressed}
 
 
@@ -221,18 +233,37 @@ def _ticket() -> gr.Number:
     return gr.Number(0, precision=0, visible=False)
 
 
-def _see() -> dict[str, Any]:
+def knows_little(model_id: str) -> bool:
+    """Is it one of the bundled ones, which know only what they are told?"""
+    return model_id in bundled.MODELS
+
+
+def worldly_form(default_model: str) -> WorldlyForm:
+    """A sentence, a button for each model, and why those can't be pressed that can't."""
+    choices = [find_choice(model_id) for model_id in WORLDLY if is_allowed(model_id)]
+    reasons = {choice.title: why_not_fetched(choice) for choice in choices}
+    with gr.Column(visible=bool(choices) and knows_little(default_model), elem_id="kv-worldly") as box:
+        gr.HTML(f'<p class="kv-quiet">{escape(KNOWS_LITTLE)}</p>')
+        with gr.Row(elem_classes="kv-buttons"):
+            buttons = {choice.id: gr.Button(f"{choice.title} ({choice.size})", size="sm", interactive=reasons[choice.title] is None) for choice in choices}
+        for reason in sorted({reason for reason in reasons.values() if reason}):
+            gr.HTML(f'<p class="kv-quiet">{escape(" and ".join(title for title, why in reasons.items() if why == reason))}: {escape(reason)}.</p>')
+    return WorldlyForm(box, buttons)
+
+
+def _see(default_model: str) -> dict[str, Any]:
     with gr.Column(elem_classes="kv-card", elem_id="kv-intro"):
         gr.HTML(f'<h2>What is a KV cache?</h2><p class="kv-intro">{escape(WHAT_IT_IS)}</p>')
         gr.Button(TOUR, variant="primary", elem_id="kv-tour").click(None, js="() => window.kvTour()", api_visibility="private")
         gr.HTML('<p class="kv-quiet">Or write a message: what the cache holds of it is drawn here.</p>')
+        worldly = worldly_form(default_model)
     with gr.Column(elem_classes="kv-card"):
         gr.HTML("<h2>Memory by layer</h2>")
         memory = chart("kv-memory", "Stacked bars: bytes of each layer by kind")
     with gr.Column(elem_classes="kv-card"):
         gr.HTML("<h2>Bytes and length over tokens</h2>")
         history = chart("kv-history", "Lines: bytes held, tokens seen and tokens held, over tokens processed")
-    return {"memory": memory, "history": history}
+    return {"memory": memory, "history": history, "worldly": worldly}
 
 
 def chart(elem_id: str, label: str, value: str | None = None) -> gr.HTML:

@@ -176,7 +176,7 @@ class Session:
         nbytes = take_snapshot(talk.cache).total
         if nbytes > self.budget:
             raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
-        talk.generate = self.generate  # beside everybody else's
+        talk.generate, talk.prefixes = self.generate, prefixes.store_of  # as everybody else's
         self.branches.forget()
         self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
 

@@ -154,6 +154,46 @@
     button.setAttribute("aria-expanded", String(open));
   };
 
+  // What this browser keeps of the page: the form and the tab as they change, the chat after each reply, a draft and what was not answered as the page goes.
+  // A reloaded tab finds its own; a new one begins with what was written last.
+  const place = (name) => `kvcache.${name}`;
+  const NOT_KEPT = '<p class="kv-info" role="status">This browser has no room for the chat, or keeps nothing for this page: after a reload it is gone.</p>';
+  window.kvKept = {
+    ready: false, // what was kept has been read: until then it is not written over
+    own() { try { return sessionStorage.getItem(place("chat")) ?? ""; } catch { return ""; } },
+    read(name) {
+      try {
+        if (sessionStorage.getItem(place(name)) === null) sessionStorage.setItem(place(name), localStorage.getItem(place(name)) ?? ""); // its own from now on
+        return sessionStorage.getItem(place(name));
+      } catch { return ""; }
+    },
+    write(name, text) {
+      if (!this.ready) return true;
+      try {
+        for (const store of [sessionStorage, localStorage]) store.setItem(place(name), text);
+        return true;
+      } catch {
+        try { for (const store of [sessionStorage, localStorage]) store.removeItem(place(name)); } catch { /* keeps nothing at all */ }
+        return false;
+      }
+    },
+    chat(text) { return this.write("chat", text) ? "" : NOT_KEPT; },
+    form() { return JSON.stringify({ form: this.read("form"), tab: this.read("tab"), draft: this.draft() }); },
+    keepForm(names, values) { this.write("form", JSON.stringify(Object.fromEntries(names.map((name, n) => [name, values[n]])))); },
+    draft() { try { return sessionStorage.getItem(place("draft")) ?? ""; } catch { return ""; } },
+    answered() { // how many messages have their reply in what is kept
+      try {
+        const found = JSON.parse(this.read("chat") || "{}");
+        return found.too_long ? Infinity : found.record?.turns.length ?? 0;
+      } catch { return Infinity; }
+    },
+  };
+  addEventListener("pagehide", () => {
+    const asked = [...document.querySelectorAll("#kv-chatbot .message.user")].slice(window.kvKept.answered()).map((each) => each.innerText);
+    const typed = document.querySelector("#kv-message textarea")?.value ?? "";
+    try { sessionStorage.setItem(place("draft"), [...asked, typed].filter((text) => text.trim()).join("\n")); } catch { /* keeps nothing */ }
+  });
+
   // A square of the ribbon says its word; a message marks its squares.
   const pick = (event) => {
     const square = event.target.closest?.(".kv-cells i[data-word]");
@@ -216,6 +256,8 @@
     };
     const settle = () => {
       chat.querySelectorAll("[data-testid][aria-label]").forEach(clean);
+      const examples = chat.querySelector('.examples[role="list"]'); // of buttons, which no list may hold
+      if (examples) { examples.setAttribute("role", "group"); examples.setAttribute("aria-label", "Examples"); }
       const box = chat.querySelector(".bubble-wrap");
       if (!box) return;
       if (!box.dataset.followed) {
