@@ -684,6 +684,18 @@ def test_a_new_comparison_leaves_nothing_of_the_one_before(visit):
     expect(page.locator("#kv-thread-0 .kv-user")).to_have_count(1)
 
 
+def test_on_a_phone_each_cache_of_a_comparison_has_its_figures_below_one_another(visit):
+    page = visit(size=PHONE)
+    page.get_by_role("button", name="All settings").click()
+    longest_reply(page, 5)
+    page.get_by_role("tab", name="Compare").click()
+    send(page, WORDS, "#kv-compare-message")
+    expect(page.locator("#kv-downloads a")).to_have_count(2)
+    expect(page.locator("#kv-table thead")).to_be_hidden()
+    tops = [cell.bounding_box()["y"] for cell in page.locator("#kv-table tbody tr").first.locator("th, td").all()]
+    assert tops == sorted(set(tops)) and page.locator("#kv-table").evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
 def test_a_measurement_shows_its_progress_and_fills_table_charts_and_file(visit):
     page = visit()
     page.get_by_role("tab", name="Measure").click()

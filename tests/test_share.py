@@ -195,6 +195,8 @@ def test_a_message_that_is_tried_again_leaves_what_came_of_it_as_a_branch(sessio
     assert session.conversation.messages == before[:2]
     session.branches.switch(session, 0)
     assert session.conversation.messages == before
+    assert session.branches.retry(session, 1) == before[0]["content"] and session.conversation.messages == []
+    session.branches.switch(session, 0)
     with pytest.raises(ValueError, match="The turn to retry"):
         session.branches.retry(session, 4)
 
