@@ -29,7 +29,7 @@ from .export import refuse_export
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .legacy import KeyCache, usable_length
 from .mrope import Shift, joined_shift
-from .recurrent import GONE, NOWHERE_TO_GO_BACK, state_layers
+from .recurrent import GONE, NOWHERE_TO_GO_BACK, States, state_layers
 from .refusals import refuse_halved, refuse_jump, refuse_other_length, refuse_overflow, refuse_padding, went_ahead
 from .upstream_quirks import leave_out_seen, loop_that_feeds, mask_of_forward
 from .validation import batch_rows, whole_number
@@ -447,6 +447,19 @@ class Cache(transformers.Cache):
             return chosen.token_fates()
         seen, held = self.get_seq_length() if self.layers else 0, self.held_length()
         return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
+
+    def layer_fates(self) -> list[list[tuple[str, int]]]:
+        """By layer, what `token_fates` says of it; states sum up every token they have seen."""
+        return [_fates(layer) for layer in self.layers]
+
+
+def _fates(layer: Any) -> list[tuple[str, int]]:
+    if isinstance(layer, Layer):
+        return layer.token_fates()
+    if isinstance(layer, States):
+        return [("state", layer.taken)] if layer.taken else []
+    seen, held = int(layer.get_seq_length()), held_by(layer)
+    return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
 
 
 def counted(cache: transformers.Cache) -> int:
