@@ -30,15 +30,15 @@ def capacity_for(rows: int) -> int:
 class Buffer:
     """A tensor [B, H, capacity, D] filled along T from `start` to `stop`, appended to without copying its history.
 
-    Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows. Rows before
+    Rows ahead of `start` were dropped, rows behind `stop` are reserved, none where it is `exact`. A fixed `capacity` never grows. Rows before
     `frozen` are shared with a fork, where `shared` says so, or read by autograd: they are copied before anything would write there.
     """
 
-    def __init__(self, capacity: int | None = None):
+    def __init__(self, capacity: int | None = None, exact: bool = False):
         self.data: torch.Tensor | None = None
         self.start = self.stop = self.frozen = 0
         self.shared = False
-        self.capacity = capacity
+        self.capacity, self.exact = capacity, exact
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -136,7 +136,7 @@ class Buffer:
     def _make_room(self, rows: torch.Tensor, n: int) -> None:
         live = self.view() if len(self) else None
         need = len(self) + n
-        capacity = capacity_for(need) if self.capacity is None else self.capacity
+        capacity = self.capacity if self.capacity is not None else need if self.exact else capacity_for(need)
         if need > capacity:
             raise ValueError(f"a buffer of {capacity} tokens holds {len(self)} and cannot take {n} more")
         if live is None:
@@ -182,7 +182,7 @@ class Buffer:
         self.data[:, :, self.start : self.stop] = rows
 
     def __deepcopy__(self, memo: dict) -> "Buffer":
-        other = Buffer(self.capacity)
+        other = Buffer(self.capacity, self.exact)
         if self.data is not None:
             other.data = _moved(self.view().detach(), max(len(self), 1) if self.capacity is None else self.capacity)
             other.stop = len(self)

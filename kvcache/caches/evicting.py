@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types
+from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, processes_of
 from ..cache import Cache, build_layers
 from ..configs import bits_word
 from ..entry import Entry, Parameter, all_but
@@ -244,6 +244,11 @@ class PolicyLayer(EvictingLayer):
         attention = None if self.attention.data is None else own(self.attention.view()).squeeze(-1)
         positions = own(self.positions.view()).squeeze(-1) - (self.seen - seen) if self.policy.counts else None  # counted without padding
         return Held(keys, values, seen, target, self.first_tokens, self.latest, queries, attention, positions)
+
+    def holders(self) -> torch.Tensor | None:
+        """[seen]: how many of the first row's key heads still hold each token; None where the policy does not go by positions."""
+        positions = self.positions.view()
+        return None if positions is None else torch.bincount(positions[0].flatten().long(), minlength=self.seen)
 
     def best(self, held: Held) -> torch.Tensor:
         """[B, H or 1, target]: the places of the highest scores, the first and the latest tokens before all; of equal ones the older."""
@@ -543,6 +548,15 @@ class EvictingCache(Cache):
             self._note_padding(mask_of_forward())
         return sizes
 
+    def held_shares(self) -> list[float] | None:
+        """By token seen, from the oldest, the share of key heads in all evicting layers that still hold it (first row); None where the policy does not go by positions."""
+        layers = [layer for layer in self.layers if isinstance(layer, PolicyLayer)]
+        holders = [layer.holders() for layer in layers]
+        if any(each is None for each in holders):
+            return None
+        heads = sum(layer.key_rows.data.shape[1] for layer in layers)
+        return (sum(each.cpu() for each in holders) / heads).tolist()
+
     def _note_padding(self, mask: torch.Tensor | None) -> None:
         """Tell the layers how many of the tokens a mask [B, T] covers are padding. Raises ValueError for padding behind tokens."""
         if mask is None or bool(mask.all()):
@@ -570,6 +584,8 @@ def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> 
     least = parameters["first_tokens"] + max(parameters["last_tokens"], policy.queries)
     if isinstance(parameters["budget"], int) and parameters["budget"] <= least:
         return f"budget must be above the {least} tokens that stay in any case, got {parameters['budget']}"
+    if policy.joins_heads and processes_of(config) > 1:
+        return f"{policy.name} chooses by all heads together, and this process has a part of this tensor parallel model's; the other policies choose in each head apart"
     if policy.needs_query and config.model_type in AROUND:
         return f"the attention of {config.model_type} changes what the cache hands over before it attends, so that {policy.name} sees no query; lagkv and keydiff ask for none"
     if policy.needs_query and getattr(config, "qk_nope_head_dim", None) is not None:

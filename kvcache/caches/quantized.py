@@ -96,6 +96,8 @@ class QuantizedLayer(Layer):
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
         self.bits = {"key": bits_of(key_bits, nbits), "value": bits_of(value_bits, nbits)}
         self.axes = {"key": grouping(backend, axis_key, "channel"), "value": grouping(backend, axis_value, "token")}
+        self.tight = residual_length < q_group_size  # what is reserved for tokens in full precision would be most of what a short chat holds
+        self.key_first, self.value_first = Buffer(exact=self.tight), Buffer(exact=self.tight)
 
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
@@ -144,12 +146,14 @@ class QuantizedLayer(Layer):
         self._refuse(key_states, value_states)
         rows = {side: self._with_residual(side, states) for side, states in given.items()}
         attended = self._attended(key_states, rows)
-        tokens, room, ahead = self._due(key_states.shape[T]), self.residual_length + self.block, self._not_first_yet()
+        tokens, ahead = self._due(key_states.shape[T]), self._not_first_yet()
         for side, states in rows.items():
             self._settle(side, states, tokens)
-            kept, residual = states.shape[T] - ahead - tokens, getattr(self, f"{side}_residual")
+            residual = getattr(self, f"{side}_residual")
             residual.clear()
-            residual.append(states[:, :, -room:])
+            kept = states.shape[T] - ahead - tokens
+            room = self._room_for(kept)
+            residual.append(states[:, :, states.shape[T] - room :])
             residual.drop_front(room - kept)
         self.seen += key_states.shape[T]
         return attended
@@ -211,7 +215,11 @@ class QuantizedLayer(Layer):
             residual = getattr(self, f"{side}_residual")
             self._settle(side, residual.view(), tokens)
             residual.drop_front(ahead + tokens)
-            residual.shrink(self.residual_length + self.block)
+            residual.shrink(self._room_for(len(residual)))
+
+    def _room_for(self, residual: int) -> int:
+        """Tokens in full precision to have storage for once there are codes, while `residual` are held: as many as there will be, or no more than that."""
+        return residual if self.tight else self.residual_length + self.block
 
     def _settle(self, side: str, rows: torch.Tensor, tokens: int) -> None:
         """Of rows [B, H, some, D] behind what is quantised, keep the first ones if they are not kept yet, and quantise `tokens` behind them."""
@@ -297,8 +305,8 @@ class QuantizedLayer(Layer):
         coded, residual = blocks * self.block, tokens - blocks * self.block
         amounts = {"residual": residual * shape.token_nbytes, "scales": 0}
         first = self.first_tokens if blocks else 0
-        room = capacity_for(self.residual_length + self.block if blocks else tokens) if tokens else 0
-        room += capacity_for(first) if first else 0
+        room = capacity_for(self._room_for(residual - first) if blocks else tokens) if tokens else 0
+        room += first if self.tight else capacity_for(first) if first else 0
         reserved = (room - residual) * shape.token_nbytes
         for side, dim in (("key", shape.key_dim), ("value", shape.value_dim)):
             scheme, heads = self.scheme(side, dim), shape.batch * shape.heads
