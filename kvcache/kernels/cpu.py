@@ -54,7 +54,7 @@ def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | tor
     if torch.is_grad_enabled() and any(states.requires_grad for states in (query, keys, values)):  # which the loops would lose
         return False
     if isinstance(keys, Packed):
-        return isinstance(values, Packed) and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block) and PACKED.ready(wait)
+        return isinstance(values, Packed) and not keys.hidden and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block) and PACKED.ready(wait)
     return query.dtype == keys.dtype == values.dtype == torch.float32 and PLAIN.ready(wait)
 
 

@@ -109,7 +109,7 @@ def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | 
     """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
-    if (keys.block, keys.packed, keys.ahead) != (values.block, values.packed, values.ahead) or keys.shape[:3] != values.shape[:3]:
+    if keys.hidden or (keys.block, keys.packed, keys.ahead, keys.hidden) != (values.block, values.packed, values.ahead, values.hidden) or keys.shape[:3] != values.shape[:3]:
         return False
     if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
