@@ -395,7 +395,7 @@ class QuantizedWindowLayer(Windowed, QuantizedLayer):
             self._let_go()
             passed = min(tokens, self._left())
         super()._settle(rows, tokens, passed)
-        self._dropped(passed)
+        self._count_dropped(passed)
 
     def _left(self) -> int:
         """Tokens behind the first ones, of whole blocks, that are still counted as stored and that the window has left."""
@@ -406,9 +406,9 @@ class QuantizedWindowLayer(Windowed, QuantizedLayer):
         tokens = min(self._left(), self.quantized)
         for buffer, rows in self._code_rows() if tokens else ():
             buffer.let_go(tokens // self.block * rows)
-        self._dropped(tokens)
+        self._count_dropped(tokens)
 
-    def _dropped(self, tokens: int) -> None:
+    def _count_dropped(self, tokens: int) -> None:
         self.dropped += tokens
         if tokens and not self.keeps_first:
             self.key_first.clear()
@@ -428,25 +428,27 @@ class QuantizedWindowLayer(Windowed, QuantizedLayer):
     def _attended(self, new: int, rows: dict[str, torch.Tensor] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         recent = rows or {side: None for side in SIDES}
         if self.quantized and self.compute_dtype == torch.float32:
-            packed = [self._seen(side, self._packed(side, recent[side]), new) for side in SIDES]
+            packed = [self._shown(side, self._packed(side, recent[side]), new) for side in SIDES]
             if packed[0].packed:
                 return hand_over(self, *packed, new)
-        keys, values = (self._window(side, self._all(side, recent[side]), new) for side in SIDES)
+        keys, values = (self._shown_rows(side, self._all(side, recent[side]), new) for side in SIDES)
         return keys, values
 
     def _hidden(self, stored: int, new: int) -> int:
         """Of so many tokens stored, those that the latest `new` ones do not see."""
         return max(0, stored - new - self.window_length + 1)
 
-    def _seen(self, side: str, states: Packed, new: int) -> Packed:
+    def _shown(self, side: str, states: Packed, new: int) -> Packed:
         """What the latest `new` tokens see of what is stored."""
         hidden = self._hidden(states.shape[T], new)
         ahead = min(hidden, states.ahead)
-        first = states.first[:, :, ahead : states.ahead] if ahead < states.ahead else None
-        return states._replace(first=first, ahead=states.ahead - ahead).without(hidden - ahead)
+        if ahead:
+            first = states.first[:, :, ahead : states.ahead] if ahead < states.ahead else None
+            states = states._replace(first=first, ahead=states.ahead - ahead)
+        return states.without(hidden - ahead)
 
-    def _window(self, side: str, rows: torch.Tensor, new: int) -> torch.Tensor:
-        """As `_seen`, of all rows stored [B, H, T, D]."""
+    def _shown_rows(self, side: str, rows: torch.Tensor, new: int) -> torch.Tensor:
+        """As `_shown`, of all rows stored [B, H, T, D]."""
         return rows[:, :, self._hidden(rows.shape[T], new) :]
 
     def attend(self, query: torch.Tensor, keys: Packed, values: Packed, mask: torch.Tensor | None, scale: float | None, is_causal: bool) -> torch.Tensor | None:
@@ -457,7 +459,7 @@ class QuantizedWindowLayer(Windowed, QuantizedLayer):
 
     def readable(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """All keys and values held [B, H, held, D], decoded."""
-        keys, values = (None if (rows := self._all(side)) is None else self._window(side, rows, 1) for side in SIDES)
+        keys, values = (None if (rows := self._all(side)) is None else self._shown_rows(side, rows, 1) for side in SIDES)
         return keys, values
 
     def editable(self, side: int) -> torch.Tensor | None:
@@ -581,7 +583,7 @@ def _layers(config: PreTrainedConfig | None, settings: QuantizedCacheConfig, att
     reason = (why_not(config) or why_not_windows(config, settings.round_windows) if config else None) or _missing(settings.backend) or why_not_attention(attention, *widths(**settings))
     if reason:
         raise ValueError(f"QuantizedCache: {reason}")
-    rounding = dict(
+    rounding: dict[str, Any] = dict(
         backend=settings.backend,
         nbits=settings.nbits,
         q_group_size=GROUP if settings.q_group_size == "auto" else settings.q_group_size,

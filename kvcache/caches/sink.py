@@ -170,12 +170,14 @@ class QuantizedSinkLayer(QuantizedWindowLayer):
         """Always, as SinkLayer does."""
         raise ValueError(NO_DRAFTS)
 
-    def _seen(self, side: str, states: Packed, new: int) -> Packed:
+    def _shown(self, side: str, states: Packed, new: int) -> Packed:
         hidden = self._hidden(states.shape[T], new)
-        first = None if states.first is None else self._moved(side, states.first[:, :, : states.ahead], self.dropped + hidden)
-        return states._replace(first=first).without(hidden)
+        evicted = self.dropped + hidden
+        if side == "key" and evicted and self.rotates and states.first is not None:
+            states = states._replace(first=self._moved(side, states.first[:, :, : states.ahead], evicted))
+        return states.without(hidden)
 
-    def _window(self, side: str, rows: torch.Tensor, new: int) -> torch.Tensor:
+    def _shown_rows(self, side: str, rows: torch.Tensor, new: int) -> torch.Tensor:
         hidden = self._hidden(rows.shape[T], new)
         if not hidden + self.dropped:
             return rows

@@ -76,6 +76,8 @@ class Packed(NamedTuple):
 
     def without(self, tokens: int) -> "Packed":
         """The same, so many tokens behind the first ones unseen: whole blocks left out, and what is left of them hidden."""
+        if not tokens:
+            return self
         coded = min(tokens // self.block * self.block, self.packed)
         rest, encoded = tokens - coded, self.part(coded, self.packed) if coded else self.encoded
         if coded == self.packed:
@@ -93,6 +95,6 @@ def unhidden(keys: Packed, values: Packed, mask: torch.Tensor | None) -> tuple[P
     if not keys.hidden:
         return keys, values, mask
     mask = torch.ones(1, 1, 1, keys.shape[2], dtype=torch.bool, device=keys.device) if mask is None else mask
-    columns = mask.new_full((*mask.shape[:3], keys.hidden), False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min)
-    mask = torch.cat([mask[..., : keys.ahead], columns, mask[..., keys.ahead :]], dim=3)
+    columns = mask.new_full((*mask.shape[:-1], keys.hidden), False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min)
+    mask = torch.cat([mask[..., : keys.ahead], columns, mask[..., keys.ahead :]], dim=-1)
     return keys._replace(hidden=0), values._replace(hidden=0), mask
