@@ -103,7 +103,7 @@ def windowed_model(architecture):
 
 OWN_WINDOWS = ["mistral", "gemma2", "gemma3", "gpt_oss"]
 ROUNDED = {
-    "quantized": {"key_bits": 4, "value_bits": 2, "residual_length": 4, "q_group_size": 16, "round_windows": True},
+    "quantized": {"key_bits": 4, "value_bits": 2, "residual_length": 4, "q_group_size": 32, "round_windows": True},
     "sliding_window": {"key_bits": 4, "value_bits": 4, "residual_length": 0, "window_length": 40},
     "sink": {"key_bits": 4, "value_bits": 4, "residual_length": 0, "window_length": 40},
 }
@@ -115,7 +115,7 @@ ROUNDED = {
 def test_rounded_windows_equal_the_slow_formula_over_any_chunking(architecture, name, seed):
     model, ids, bounds = windowed_model(architecture), token_ids(2, 150, seed), chunks(150, seed)
     if kvcache.ENTRIES[name].why_not(model.config):
-        assert (name, architecture) == ("sink", "mistral")
+        assert (name, architecture) in (("sink", "mistral"), ("sink", "gpt_oss"))
         return
     cache = kvcache.create(name, model, **ROUNDED[name])
     oracle = slow(cache)
@@ -127,17 +127,17 @@ def test_rounded_windows_equal_the_slow_formula_over_any_chunking(architecture, 
 @pytest.mark.parametrize("architecture", OWN_WINDOWS)
 def test_eight_bits_in_a_models_own_windows_are_close_to_what_it_says_without_a_cache(architecture):
     model, ids = windowed_model(architecture), token_ids(1, 4 * WINDOW)
-    cache = kvcache.create("quantized", model, nbits=8, residual_length=4, q_group_size=16, round_windows=True)
+    cache = kvcache.create("quantized", model, nbits=8, residual_length=0, q_group_size=32, round_windows=True)
     ours, exact = logits_with_cache(model, ids, cache, chunks(4 * WINDOW, 5)), logits_without_cache(model, ids)
     assert 1e-5 < (ours - exact).norm() / exact.norm() < 0.01
-    assert all(layer.quantized for layer in cache.layers)
+    assert all(layer.quantized or layer.dropped for layer in cache.layers)
 
 
 @pytest.mark.parametrize("architecture,asked,rounded", [("gemma3", "auto", [False, True]), ("gemma3", True, [True, True]), ("gemma3", False, [False, True]), ("mistral", "auto", [True, True]), ("mistral", True, [True, True])])
 def test_windows_are_rounded_where_it_is_asked_for_or_there_is_nothing_else(architecture, asked, rounded):
     model = model_of(architecture)
-    cache = kvcache.create("quantized", model, residual_length=0, q_group_size=16, round_windows=asked)
-    logits_with_cache(model, token_ids(1, 60), cache, [(0, 60)])
+    cache = kvcache.create("quantized", model, residual_length=0, q_group_size=32, round_windows=asked)
+    logits_with_cache(model, token_ids(1, 58), cache, [(0, 58)])
     assert [bool(getattr(layer, "quantized", 0)) for layer in cache.layers[:2]] == rounded
     assert all(layer.held == WINDOW for layer in cache.layers if layer.is_sliding)
 
@@ -183,7 +183,7 @@ def test_a_rounded_window_takes_drafts_back_over_its_edge(architecture):
         torch.testing.assert_close(ours, right, **CLOSE)
         for each in (cache, oracle):
             each.crop(-3)
-        assert all(layer.held <= WINDOW and layer.seen - layer.gone < WINDOW + 16 + 4 for layer in cache.layers if layer.is_sliding)
+        assert all(layer.held <= WINDOW and layer.seen - layer.gone < WINDOW + 32 + 4 for layer in cache.layers if layer.is_sliding)
 
 
 def sink_oracle(model, ids, bounds, window, sinks):
