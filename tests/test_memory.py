@@ -100,12 +100,13 @@ def test_token_by_token_the_used_bytes_are_the_same_and_little_is_reserved(name,
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
-@pytest.mark.parametrize("name", ["dynamic", "static", "quantized", "sink"])
-def test_models_with_windows_of_their_own_are_predicted_too(name, architecture):
+@pytest.mark.parametrize("name,parameters", [("dynamic", {}), ("static", {}), ("quantized", {}), ("sink", {}), ("quantized", {"round_windows": True, "residual_length": 0, "q_group_size": 32}), ("sink", {"residual_length": 8, "key_bits": 4, "value_bits": 4})])
+def test_models_with_windows_of_their_own_are_predicted_too(name, parameters, architecture):
     model = model_of(architecture)
-    cache = kvcache.create(name, model)
-    logits_with_cache(model, token_ids(1, 60), cache, [(0, 60)])
-    assert kvcache.measure_memory(cache).used == kvcache.predict_memory(name, model, 60).used
+    for tokens in (30, 44, 60, 110):
+        cache = kvcache.create(name, model, **parameters)
+        logits_with_cache(model, token_ids(1, tokens), cache, [(0, tokens)])
+        assert kvcache.measure_memory(cache).layers == kvcache.predict_memory(name, model, tokens, **parameters).layers
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "sink"])
