@@ -35,7 +35,7 @@ from ..kernels.packed import Packed, unhidden
 from ..layer import Buffer, D, Layer, T, append_both, capacity_for
 from ..legacy import QuantizedNames
 from ..predict import Shape, shapes_of
-from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values
+from ..quantize import QUANTIZERS, Encoded, Scheme, native_keys, native_values, rotated_keys, rotated_values
 from ..read_only import read_only
 from ..window import Windowed, WindowLayer
 from .dynamic import windowed
@@ -637,7 +637,8 @@ def _rounds_windows(config: PreTrainedConfig, round_windows: bool | str) -> bool
 def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int, rotated: bool = False) -> Scheme:
     """How "key" or "value" states of `dim` channels are quantised. Kept: every layer asks at every token."""
     group = block if axis == "channel" else largest_divisor(dim, token_group)
-    quantizer = {"key": native_keys, "value": native_values}[side] if backend == "native" else QUANTIZERS[backend]
+    ours = {"key": rotated_keys, "value": rotated_values} if rotated else {"key": native_keys, "value": native_values}
+    quantizer = ours[side] if backend == "native" else QUANTIZERS[backend]
     return Scheme(nbits, axis, group, quantizer, rotated)
 
 
