@@ -10,6 +10,7 @@ from types import ModuleType
 import torch
 from transformers import PreTrainedConfig
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
+from transformers.distributed.tensor_parallel import get_kv_heads_per_rank
 from transformers.masking_utils import create_causal_mask
 
 CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")  # the first from transformers 5.24 on, the others before
@@ -52,9 +53,12 @@ def usual_cache_argument() -> str:
 
 def decoder_config(model_or_config: torch.nn.Module | PreTrainedConfig) -> PreTrainedConfig:
     """The text decoder's config of a model or a config. Raises TypeError for anything else."""
-    config = whole_config(model_or_config)
-    alone = not config.is_encoder_decoder and getattr(config, "decoder_layers", None)  # of a BART's decoder without its encoder
-    config = config.get_text_config(decoder=True)
+    whole = whole_config(model_or_config)
+    alone = not whole.is_encoder_decoder and getattr(whole, "decoder_layers", None)  # of a BART's decoder without its encoder
+    config = whole.get_text_config(decoder=True)
+    if (split := getattr(whole, "distributed_config", None)) is not None and config is not whole:
+        config = copy.copy(config)
+        config.distributed_config = split
     if config.model_type in IGNORES_WINDOW:
         config = copy.copy(config)
         config.layer_types = ["full_attention"] * config.num_hidden_layers
@@ -76,6 +80,20 @@ def _unrolled(config: PreTrainedConfig) -> PreTrainedConfig:
     config.layer_types = config.layer_types + config.layer_types[first : first + count] * (config.n_recurrent_loops - 1)
     config.num_hidden_layers = len(config.layer_types)
     return config
+
+
+def processes_of(config: PreTrainedConfig) -> int:
+    """How many processes share the key heads of a tensor parallel model, each with as many; 1 where a process has them all. Raises ValueError where they cannot be shared evenly.
+
+    What `from_pretrained` notes in the config of such a model says so.
+    """
+    split = getattr(config, "distributed_config", None)
+    if split is None or split.tp_size in (None, 1):
+        return 1
+    given = split.tp_plan if isinstance(split.tp_plan, dict) else {}
+    own = {} if split.tp_plan == {} else config.base_model_tp_plan or {}
+    plan = {name: style for name, style in own.items() if not any(other.endswith(name) for other in given)} | given
+    return split.tp_size // get_kv_heads_per_rank(plan, split.tp_size, split.tp_size)
 
 
 def layer_types(config: PreTrainedConfig) -> list[str]:

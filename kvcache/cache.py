@@ -29,10 +29,11 @@ from .export import refuse_export
 from .layer import B, CropError, Layer, Stored, T, target_length
 from .legacy import KeyCache, usable_length
 from .mrope import Shift, joined_shift
-from .recurrent import GONE, NOWHERE_TO_GO_BACK, state_layers
+from .recurrent import GONE, NOWHERE_TO_GO_BACK, States, state_layers
 from .refusals import refuse_halved, refuse_jump, refuse_other_length, refuse_overflow, refuse_padding, went_ahead
 from .upstream_quirks import leave_out_seen, loop_that_feeds, mask_of_forward
 from .validation import batch_rows, whole_number
+from .weights import shard_of
 
 # layer type -> what makes our layer for it, called with transformers' keyword arguments for that type
 LayerTable = Mapping[str, Callable[..., Layer]]
@@ -241,6 +242,7 @@ class Cache(transformers.Cache):
         """Write this cache to a file, as safetensors with a JSON header; kvcache.load_cache(path, model) goes on from there.
 
         `model`, which filled it, need not be given if `create` was given one; `token_ids`, the ids seen, travel along, and so do `source_ids`, those that an encoder read.
+        Of a tensor parallel model each process writes the heads it holds into a file of its own, talk-00001-of-00002.safetensors for "talk.safetensors", and `load_cache` of the same path finds it.
         Raises ValueError without a model, for layers that are not ours, and for another number of ids than was seen.
         """
         model = model if model is not None else self.made_for and self.made_for()
@@ -258,12 +260,13 @@ class Cache(transformers.Cache):
             if not isinstance(layer, Stored):
                 raise ValueError(f"layer {index} is transformers' {type(layer).__name__}, which cannot be saved")
         header = {"cache": self.name, "parameters": self.parameters, "token_ids": token_ids, "source_ids": [int(token) for token in source_ids], "crop_floor": self.crop_floor}
-        header["model"] = {"type": model.config.model_type, "fingerprint": saving.fingerprint(model)}
+        shard = shard_of(model)
+        header["model"] = {"type": model.config.model_type, "fingerprint": saving.fingerprint(model), **({"shard": shard} if shard else {})}
         if self.shift is not None:
             header["shift"] = [self.shift.end, self.shift.by.tolist()]
         header["layers"] = [{"type": type(layer).__name__, **layer.header()} for layer in self.layers]
         tensors = {f"{index}.{name}": rows for index, layer in enumerate(self.layers) for name, rows in layer.rows().items()}
-        saving.write(path, header, tensors)
+        saving.write(saving.own_path(path, shard), header, tensors)
 
     def settle(self) -> None:
         """Have all that is stored in its place, for those who read it directly: an offloaded cache waits for its copies."""
@@ -444,6 +447,19 @@ class Cache(transformers.Cache):
             return chosen.token_fates()
         seen, held = self.get_seq_length() if self.layers else 0, self.held_length()
         return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
+
+    def layer_fates(self) -> list[list[tuple[str, int]]]:
+        """By layer, what `token_fates` says of it; states sum up every token they have seen."""
+        return [_fates(layer) for layer in self.layers]
+
+
+def _fates(layer: Any) -> list[tuple[str, int]]:
+    if isinstance(layer, Layer):
+        return layer.token_fates()
+    if isinstance(layer, States):
+        return [("state", layer.taken)] if layer.taken else []
+    seen, held = int(layer.get_seq_length()), held_by(layer)
+    return [(fate, count) for fate, count in (("evicted", seen - held), ("full", held)) if count]
 
 
 def counted(cache: transformers.Cache) -> int:

@@ -7,23 +7,23 @@ backend chosen.
 import importlib
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
 
 from . import caches
-from .architecture import decoder_config, why_not_cached
+from .architecture import decoder_config, processes_of, why_not_cached
 from .cache import Cache, Made
 from .caches.encoder_decoder import EncoderDecoderCache
 from .entry import Entry
 from .memory import LayerMemory, Memory
 from .mrope import Shift
 from .predict import predict_layer, shapes_of
-from .saving import CacheFileError, fingerprint, read
+from .saving import CacheFileError, fingerprint, own_path, read
 from .validation import whole_number
-from .weights import device_of, layer_devices
+from .weights import device_of, layer_devices, shard_of
 
 ORDER = ("dynamic", "static", "hybrid", "offloaded", "offloaded_static", "sliding_window", "sink", "evicting", "quantized", "mamba", "hybrid_mamba", "encoder_decoder")
 
@@ -72,7 +72,7 @@ def create(name: str, model_or_config: torch.nn.Module | PreTrainedConfig, **par
 def predict_memory(
     name: str, model_or_config: torch.nn.Module | PreTrainedConfig, tokens: int, batch_size: int = 1, dtype: torch.dtype | None = None, *, source_tokens: int | None = None, **parameters: Any
 ) -> Memory:
-    """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's.
+    """Bytes of this cache after one prefill of `tokens`, from the config alone; `dtype` defaults to the config's. Of a tensor parallel model, those of one process.
 
     Token by token the used bytes are the same and the reserved ones may differ by a growth step. `devices` are told of a
     model whose layers accelerate has spread; what an offloading cache moves is counted there, too. `source_tokens`, the
@@ -89,6 +89,8 @@ def predict_memory(
         raise ValueError(f"{name} has room for {cache.capacity} tokens, asked about {tokens}")
     config = decoder_config(model_or_config)
     dtype = dtype or getattr(model_or_config, "dtype", None) or torch.float32
+    if source_tokens is not None and processes_of(config) > 1:
+        raise ValueError(f"whether the processes of this tensor parallel {config.model_type} share the keys of cross-attention too, its plan says for each model otherwise: not predicted, only measured")
     if source_tokens is not None:
         sides = cache.predict_memory(config, tokens, source_tokens, batch_size, dtype)
         return Memory(tuple(layer for memory in sides.values() for layer in memory.layers), {})
@@ -114,8 +116,11 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"a cache file is opened for the model that filled it, got {type(model).__name__}")
-    file = read(path)
+    shard = shard_of(model)
+    file = read(own_path(path, shard))
     header, found = file.header, file.header["model"]
+    if (saved := found.get("shard")) != (shard and list(shard)):
+        raise CacheFileError(f"this cache holds the heads of {_share(saved)}, and the model at hand is {_share(shard)}: load it as it was when the cache was saved")
     if found["fingerprint"] != fingerprint(model):
         raise CacheFileError(f"this cache was filled by another model: a {found['type']} of other weights or another config than this {model.config.model_type}")
     cache = create(header["cache"], model, **_parameters(header["cache"], header["parameters"]))
@@ -134,6 +139,10 @@ def load_cache(path: str | os.PathLike, model: torch.nn.Module) -> Cache:
         cache.restored()
     cache.token_ids, cache.source_ids = header["token_ids"], header.get("source_ids", [])
     return cache
+
+
+def _share(shard: Sequence[int] | None) -> str:
+    return "a whole model" if shard is None else f"part {shard[0]} of {shard[1]} of a tensor parallel one"
 
 
 def _parameters(name: str, saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from .attention import hand_over
 from .cache import Cache
-from .caches.evicting import BUDGET, PolicyLayer
+from .caches.evicting import BUDGET, PolicyLayer, RoundedPolicyLayer
 from .catalog import create
 from .feed import feed
 from .kernels.weights import attention_and_most
@@ -22,16 +22,16 @@ FIRST, LAST = 4, 32  # tokens that stay in any case
 
 
 @torch.no_grad()
-def compact(model: torch.nn.Module, cache: Cache, ids: torch.Tensor, budget: int | float, policy: str = "kvzip", instruction: Sequence[int] = ()) -> Cache:
+def compact(model: torch.nn.Module, cache: Cache, ids: torch.Tensor, budget: int | float, policy: str = "kvzip", instruction: Sequence[int] = (), key_bits: int = 16, value_bits: int = 16) -> Cache:
     """A copy of a filled cache with `budget` of its tokens in each key head of full-attention layers: those that the model needs most to repeat `ids` [B, T], all that the cache has seen.
 
     `budget`: a number of tokens, or the share of those seen; the first 4 and the latest 32 stay in any case. `instruction`: ids of a sentence that asks to repeat the text, put before
     each piece that is repeated, which helps models that follow instructions. What comes later is kept whole. Any cache of ours that has evicted nothing, quantised ones
-    too, gives an evicting one in full precision; the one given is left as it is. It costs a second prefill. Raises ValueError for other ids than were seen, a cache that has evicted
-    tokens, and a model that does not attend by sdpa. Source: KVzip, Kim et al. 2025, arXiv 2505.23416, with as many tokens in every head.
+    too, gives an evicting one, in full precision or, of a cache in full precision, of `key_bits` and `value_bits`; the one given is left as it is. It costs a second prefill. Raises
+    ValueError for other ids than were seen, a cache that has evicted tokens, codes that would be rounded again, and a model that does not attend by sdpa. Source: KVzip, Kim et al. 2025, arXiv 2505.23416, with as many tokens in every head.
     """
     _check(cache, ids, policy)
-    made = create("evicting", model, policy=policy)
+    made = create("evicting", model, policy=policy, key_bits=key_bits, value_bits=value_bits)
     if reason := _why_not(cache, made):
         raise ValueError(f"this {type(cache).__name__} cannot be compacted: {reason}")
     tokens, budget = ids.shape[1], BUDGET.check(budget)
@@ -65,6 +65,8 @@ def _why_not(cache: Cache, made: Cache) -> str | None:
             return f"its {type(layer).__name__} holds more than keys and values"
         if isinstance(new, PolicyLayer) and layer.held != layer.seen:
             return f"it has evicted {layer.seen - layer.held} of {layer.seen} tokens already"
+        if isinstance(new, RoundedPolicyLayer) and any(fate == "quantized" for fate, _ in layer.token_fates()):
+            return "it has rounded tokens already, and none is rounded twice: leave key_bits and value_bits at 16, or compact a cache in full precision"
     return None
 
 
@@ -120,3 +122,4 @@ def _fill(made: PolicyLayer, layer: Layer, most: torch.Tensor, count: int) -> No
     places = made.best(Held(keys, values, layer.seen, count, FIRST, LAST, attention=most)).sort(dim=-1).values
     kept = {name: rows.gather(2, places[..., None].expand(*places.shape, rows.shape[3])) for name, rows in (("key_rows", keys), ("value_rows", values))}
     made.restore(kept, layer.header())
+    made.round()

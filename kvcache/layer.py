@@ -30,15 +30,15 @@ def capacity_for(rows: int) -> int:
 class Buffer:
     """A tensor [B, H, capacity, D] filled along T from `start` to `stop`, appended to without copying its history.
 
-    Rows ahead of `start` were dropped, rows behind `stop` are reserved. A fixed `capacity` never grows. Rows before
+    Rows ahead of `start` were dropped, rows behind `stop` are reserved, none where it is `exact`. A fixed `capacity` never grows. Rows before
     `frozen` are shared with a fork, where `shared` says so, or read by autograd: they are copied before anything would write there.
     """
 
-    def __init__(self, capacity: int | None = None):
+    def __init__(self, capacity: int | None = None, exact: bool = False):
         self.data: torch.Tensor | None = None
         self.start = self.stop = self.frozen = 0
         self.shared = False
-        self.capacity = capacity
+        self.capacity, self.exact = capacity, exact
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -108,6 +108,14 @@ class Buffer:
             self.shared = other.shared = True
         return other
 
+    def leave(self, places: torch.Tensor) -> None:
+        """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, in storage of its own: what was read before stays as it is."""
+        rows = self.view()
+        index = places.expand(*rows.shape[:T], -1).unsqueeze(-1)
+        kept = rows.gather(T, index.expand(-1, -1, -1, rows.shape[D]))
+        self.clear()
+        self.append(kept)
+
     def shrink(self, rows: int) -> None:
         """Give back storage beyond what `rows` ask for, as after a long prompt; `rows` is at least what is filled."""
         if self.data is not None and self.data.shape[T] > capacity_for(rows):
@@ -128,7 +136,7 @@ class Buffer:
     def _make_room(self, rows: torch.Tensor, n: int) -> None:
         live = self.view() if len(self) else None
         need = len(self) + n
-        capacity = capacity_for(need) if self.capacity is None else self.capacity
+        capacity = self.capacity if self.capacity is not None else need if self.exact else capacity_for(need)
         if need > capacity:
             raise ValueError(f"a buffer of {capacity} tokens holds {len(self)} and cannot take {n} more")
         if live is None:
@@ -179,7 +187,7 @@ class Buffer:
         self.data[:, :, self.start : self.stop] = rows
 
     def __deepcopy__(self, memo: dict) -> "Buffer":
-        other = Buffer(self.capacity)
+        other = Buffer(self.capacity, self.exact)
         if self.data is not None:
             other.data = _moved(self.view().detach(), max(len(self), 1) if self.capacity is None else self.capacity)
             other.stop = len(self)
@@ -511,16 +519,16 @@ class EvictingLayer(RowsLayer):
             self.lazy_initialization(key_states, value_states)
         append_both(self.key_rows, self.value_rows, key_states, value_states)
         self.seen += key_states.shape[T]
-        return hand_over(self, self.key_rows.view(), self.value_rows.view(), key_states.shape[T])
+        return hand_over(self, *self.stored(), key_states.shape[T])
+
+    def stored(self) -> tuple[Any, Any]:
+        """Keys and values of all that is held [B, H, held, D], plain or `Packed`."""
+        return self.key_rows.view(), self.value_rows.view()
 
     def keep(self, places: torch.Tensor) -> None:
         """Hold only the rows at `places` [B or 1, H or 1, n], counted over those held, and give back what the others took."""
-        for buffer in (getattr(self, name) for name in self.per_token):
-            rows = buffer.view()
-            index = places.sort(dim=-1).values.expand(*rows.shape[:T], -1)
-            kept = rows.gather(T, index.unsqueeze(-1).expand(-1, -1, -1, rows.shape[D]))
-            buffer.clear()  # into storage of its own: layers that share keys may still read what was handed over
-            buffer.append(kept)
+        for name in self.per_token:
+            getattr(self, name).leave(places.sort(dim=-1).values)
 
     @property
     def held(self) -> int:

@@ -1,5 +1,6 @@
 """What a cache really costs: bytes counted from the storage its tensors live on, by layer, by kind and by device."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -61,13 +62,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Host integers about a cache at one moment: tokens seen and held, bytes by layer."""
+    """Host integers about a cache at one moment: tokens seen and held, bytes by layer, and where it is on more than one device, bytes by device."""
 
     seen: int
     held: int
     layers: tuple[LayerMemory, ...]
     held_by_layer: tuple[int, ...]
     cross: int = 0  # so many of the layers, the last ones, are cross-attention's: they hold what the encoder gave
+    devices: tuple[tuple[str, LayerMemory], ...] = ()
 
     @property
     def total(self) -> int:
@@ -104,9 +106,11 @@ def take_snapshot(cache: transformers.Cache) -> Snapshot:
     """`measure_memory` cheap enough for every token: our layers answer from shapes, without touching a tensor."""
     layers = layers_of(cache)
     held = tuple(held_by(layer) for layer in layers)
-    memory = tuple(_quick_bytes(layer) if isinstance(layer, Stored) else _measure_layer(layer, set(), {}) for layer in layers)
+    places: dict[torch.device, dict[str, int]] = {}
+    memory = tuple((_quick_bytes if isinstance(layer, Stored) else _native_bytes)(layer, places) for layer in layers)
+    devices = tuple((str(device), LayerMemory(**amounts)) for device, amounts in places.items()) if len(places) > 1 else ()
     cross = len(cache.cross_attention_cache.layers) if isinstance(cache, transformers.EncoderDecoderCache) else 0
-    return Snapshot(seen_by(cache), max(held[: len(held) - cross], default=0), memory, held, cross)
+    return Snapshot(seen_by(cache), max(held[: len(held) - cross], default=0), memory, held, cross, devices)
 
 
 def seen_by(cache: transformers.Cache) -> int:
@@ -131,13 +135,28 @@ def layers_of(cache: transformers.Cache) -> list:
     return list(cache.layers)
 
 
-def _quick_bytes(layer: Stored) -> LayerMemory:
+def _quick_bytes(layer: Stored, places: dict[torch.device, dict[str, int]]) -> LayerMemory:
+    """Bytes of our layer, which are added to those of the devices they are on."""
     amounts = dict.fromkeys(KINDS, 0)
     for name, kind in layer.stores.items():
         buffer = getattr(layer, name)
-        amounts[kind] += buffer.nbytes
-        amounts["reserved"] += buffer.reserved_nbytes
+        if buffer.data is None:
+            continue
+        used, reserved = buffer.nbytes, buffer.reserved_nbytes
+        for each in (amounts, places.get(buffer.data.device) or places.setdefault(buffer.data.device, dict.fromkeys(KINDS, 0))):
+            each[kind] += used
+            each["reserved"] += reserved
     return LayerMemory(**amounts)
+
+
+def _native_bytes(layer: Any, places: dict[torch.device, dict[str, int]]) -> LayerMemory:
+    """As `_quick_bytes`, of transformers' layer, all of which is where its first tensor is."""
+    memory = _measure_layer(layer, set(), {})
+    for _, tensor in itertools.islice(_tensors_of(layer), 1):
+        there = places.setdefault(tensor.device, dict.fromkeys(KINDS, 0))
+        for kind, nbytes in memory.as_dict().items():
+            there[kind] += nbytes
+    return memory
 
 
 def _measure_layer(layer: Any, counted: set[int], devices: dict[str, int]) -> LayerMemory:

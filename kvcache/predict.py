@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, StaticSlidingWindowLayer
 
+from .architecture import processes_of
 from .layer import Stored, capacity_for
 from .recurrent_shapes import StateShape, state_shape
 
@@ -39,12 +40,20 @@ class Shape:
 
 
 def shapes_of(config: PreTrainedConfig, batch: int, itemsize: int) -> list[Shape]:
-    """The Shape of each layer of a text decoder's config."""
+    """The Shape of each layer of a text decoder's config; of a tensor parallel model, with the heads that one process has. Raises ValueError where its processes cannot share them evenly."""
     shapes = [_shape(layer_config, batch, itemsize) for layer_config in config.per_layer_config]
     if config.model_type == "mimo_v2_flash":  # twice the heads in windows, which only its modeling file says
         windows = [kind == "sliding_attention" for kind in config.layer_types]
         shapes = [replace(shape, heads=shape.heads * (1 + window)) for shape, window in zip(shapes, windows)]
+    if (processes := processes_of(config)) > 1:
+        shapes = [_shared(shape, processes) for shape in shapes]
     return [replace(shape, state=state_shape(config)) for shape in shapes]
+
+
+def _shared(shape: Shape, processes: int) -> Shape:
+    if shape.heads % processes:
+        raise ValueError(f"{shape.heads} key heads cannot be shared evenly by {processes} processes")
+    return replace(shape, heads=shape.heads // processes, query_heads=shape.query_heads // processes)
 
 
 def _shape(config: PreTrainedConfig, batch: int, itemsize: int) -> Shape:

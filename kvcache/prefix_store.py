@@ -23,6 +23,7 @@ from .refusals import refuse_halved
 from .saving import HEADER_KEY, CacheFileError, fingerprint
 from .trie import Trie
 from .validation import whole_number
+from .weights import local_part
 
 FOLDER_TIMES = 10  # bytes of files kept for each byte in memory, unless it is said
 ABANDONED_SECONDS = 86_400  # after which a file that nobody finished writing is taken away
@@ -360,7 +361,7 @@ def _kind_of(name: str, parameters: dict[str, Any], source_ids: list[int]) -> st
 def _stamp(model: torch.nn.Module) -> int:
     """Changes when a weight is written, replaced or moved; weights that come and go between forwards are not looked at."""
     weights = [weight for weight in model.parameters() if not weight.is_meta]
-    return hash(tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype) for weight in weights))
+    return hash(tuple((local_part(weight).data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype) for weight in weights))
 
 
 def _nbytes(those: Iterable[Kept]) -> int:

@@ -68,10 +68,23 @@ class Scheme:
         encoded = Encoded(pack(self._ungrouped(codes, (b, h, t, d)), self.nbits), scales, minima, gains.flatten(3))
         return Encoded(*(part.contiguous() for part in encoded))
 
+    def encode_each(self, states: torch.Tensor) -> "Encoded":
+        """Quantise states [B, H, T, D] token by token: a block is one token, whose scales and minima, in bfloat16, are of any magnitude and need no gain."""
+        spans = [self._encode_tokens(span) for span in states.split(max(1, AT_ONCE // max(1, states[:, :, :1].numel())), dim=2)]
+        codes, scales, minima = spans[0] if len(spans) == 1 else (torch.cat(parts, dim=2) for parts in zip(*spans))
+        return Encoded(codes, scales, minima, ones(codes))
+
+    def _encode_tokens(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        work = (rotate(states) if self.rotated else states.float()).unflatten(3, (-1, self.group))  # [B, H, T, D / group, group]
+        gains = work.abs().amax(dim=(3, 4), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        work = work / gains
+        scales, minima = ((part * gains).bfloat16() for part in self.quantizer(work, self.nbits)[1:])
+        codes = _codes(work, scales.float() / gains, minima.float() / gains, self.nbits)
+        return pack(codes.flatten(3), self.nbits), scales.squeeze(-1), minima.squeeze(-1)
+
     def decode(self, encoded: "Encoded", block: int, dtype: torch.dtype) -> torch.Tensor:
         """[B, H, T, D] from packed blocks of `block` tokens each."""
-        states = self.turned(self.levels(encoded, block))
-        return states.to(dtype) if dtype != torch.float16 else states.clamp(-LARGEST16, LARGEST16).half()  # a level may lie a rounding beyond
+        return narrowed(self.turned(self.levels(encoded, block)), dtype)
 
     def levels(self, encoded: "Encoded", block: int) -> torch.Tensor:
         """As `decode`, rotated where the codes are: float32 [B, H, T, D]."""
@@ -99,12 +112,22 @@ class Scheme:
 
 
 class Encoded(NamedTuple):
-    """Packed codes uint8 [B, H, T, D * nbits / 8], scales and minima float16, gains float32 [B, H, blocks, 1]."""
+    """Packed codes uint8 [B, H, T, D * nbits / 8], scales and minima float16, or bfloat16 where blocks are single tokens, gains float32 [B, H, blocks, 1]."""
 
     codes: torch.Tensor
     scales: torch.Tensor
     minima: torch.Tensor
     gains: torch.Tensor
+
+
+def narrowed(states: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Float32 states in a dtype; in float16 its largest number where they are beyond it, as a level may be by a rounding."""
+    return states.to(dtype) if dtype != torch.float16 else states.clamp(-LARGEST16, LARGEST16).half()
+
+
+def ones(like: torch.Tensor) -> torch.Tensor:
+    """Gains of 1 [B, H, T, 1] for as many tokens as `like` [B, H, T, some] has, which take no memory."""
+    return torch.ones((), dtype=torch.float32, device=like.device).expand(*like.shape[:3], 1)
 
 
 def pack(codes: torch.Tensor, nbits: int) -> torch.Tensor:

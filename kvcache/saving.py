@@ -37,6 +37,12 @@ class CacheFile:
     tensors: dict[str, torch.Tensor]
 
 
+def own_path(path: str | os.PathLike, shard: tuple[int, int] | None) -> Path:
+    """Where a process writes and reads: of a tensor parallel model each its own part, so talk-00001-of-00002.safetensors for talk.safetensors."""
+    path = Path(path)
+    return path if shard is None else path.with_name(f"{path.stem}-{shard[0]:05}-of-{shard[1]:05}{path.suffix}")
+
+
 def write(path: str | os.PathLike, header: Mapping, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a cache file at once or not at all: an existing file is replaced only by a complete one. Raises FileNotFoundError without a folder to write into."""
     path = Path(path)
@@ -99,7 +105,8 @@ IRRELEVANT = re.compile(r"_name_or_path|transformers_version|architectures|dtype
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype, wherever it is kept."""
+    """What tells one model from another: its decoder's config (rotation, windows, ...) and 16 elements spread over each parameter, in its own dtype, wherever it is kept.
+    Of a tensor parallel model every process has one of its own."""
     config = _relevant(decoder_config(model).to_dict())
     total = hashlib.sha256(model.config.model_type.encode() + json.dumps(config, sort_keys=True, default=str).encode())
     for name, weight in named_weights(model):

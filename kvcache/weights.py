@@ -14,6 +14,7 @@ LOADING = threading.RLock()
 
 def named_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """`model.named_parameters()`, with the values of those that accelerate has offloaded to the CPU or a disk; weights that are tied come once.
+    Of a tensor parallel model, the part of each that this process has.
 
     Raises ValueError for a parameter on the meta device whose values nobody keeps.
     """
@@ -21,7 +22,7 @@ def named_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in model.named_parameters():
         source = ties.get(name, name)
         if not parameter.is_meta:
-            yield name, parameter.detach()
+            yield name, local_part(parameter).detach()
         elif source not in known:  # offloading makes two parameters on "meta" of one that was tied
             hook, local = _offloading(model, name)
             yield name, hook.weights_map[local].to(parameter.dtype)
@@ -49,6 +50,17 @@ def _execution_device(layer: torch.nn.Module) -> torch.device:
     devices = (getattr(each, "execution_device", None) for hook in hooks for each in getattr(hook, "hooks", (hook,)))
     found = next((device for device in devices if device is not None), None)
     return next(layer.parameters()).device if found is None else torch.device(found)
+
+
+def local_part(weight: torch.Tensor) -> torch.Tensor:
+    """A weight, or the part of it that this process has, where several share it."""
+    return weight.to_local() if hasattr(weight, "to_local") else weight
+
+
+def shard_of(model: torch.nn.Module) -> tuple[int, int] | None:
+    """(number from 1, count): which of the processes that share a model's weights (tensor parallel) this is; None for a model that is whole."""
+    mesh = next((weight.device_mesh for weight in model.parameters() if hasattr(weight, "device_mesh")), None)
+    return None if mesh is None else (mesh.mesh.flatten().tolist().index(torch.distributed.get_rank()) + 1, mesh.size())
 
 
 def is_offloaded(model: torch.nn.Module) -> bool:

@@ -66,3 +66,11 @@ def logits(name, tokens, cache=None, rows=2):
 
 def fed(name, tokens, cache, bounds, rows=2):
     return torch.cat([logits(name, tokens[:, a:b], cache, rows) for a, b in bounds], dim=1)
+
+
+def t5gemma():
+    """A random model whose layers have windows or not, in float64. Other models with an encoder have no plan by which processes share them."""
+    torch.manual_seed(2)
+    side = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, sliding_window=24, layer_types=["sliding_attention", "full_attention"], num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+    config = transformers.T5GemmaConfig(encoder=dict(side), decoder=dict(side, cross_attention_hidden_size=64), vocab_size=97, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    return transformers.T5GemmaForConditionalGeneration(config).double().eval()

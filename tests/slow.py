@@ -11,7 +11,7 @@ import transformers
 from transformers.cache_utils import CacheLayerMixin
 
 from kvcache.attention import hand_over
-from kvcache.caches.evicting import EVERY, PolicyLayer
+from kvcache.caches.evicting import EVERY, PolicyLayer, RoundedPolicyLayer
 from kvcache.caches.quantized import QuantizedLayer, QuantizedWindowLayer
 from kvcache.caches.sink import QuantizedSinkLayer, SinkLayer
 from kvcache.window import Windowed, WindowLayer
@@ -143,20 +143,31 @@ class EvictedLayer(SlowLayer):
         weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).nan_to_num()
         before = torch.zeros(*weights.shape[:2], 0, tokens) if self.got is None else torch.nn.functional.pad(self.got, (0, new))
         self.got = torch.cat([before, weights], dim=2)  # [B, Hq, tokens, tokens]
-        for row in range(batch):
-            self.evict(row, int((~seen[row, :, -1].any(dim=0) & (self.kept[row].all(dim=0))).sum()), new)
+        self.settle([int((~seen[row, :, -1].any(dim=0) & (self.kept[row].all(dim=0))).sum()) for row in range(batch)], new)
         return (weights @ values.float()).to(query.dtype)
+
+    def settle(self, padding, new):
+        for row, count in enumerate(padding):
+            self.evict(row, count, new)
+
+    @property
+    def latest(self):
+        """The latest tokens that stay."""
+        return self.layer.last_tokens
+
+    def due(self, row, padding, new):
+        """Has this row to evict, and down to what?"""
+        target = self.layer.target(self.get_seq_length() - padding)
+        return int(self.kept[row, 0, padding:].sum()) > target + (0 if new > 1 else EVERY - 1), target
 
     def evict(self, row, padding, new):
         """`padding`: tokens of this row, its first, that are none."""
-        layer, heads = self.layer, range(self.kept.shape[1])
-        target = layer.target(self.get_seq_length() - padding)
-        for head in heads:
+        layer, (due, target) = self.layer, self.due(row, padding, new)
+        self.target = target
+        for head in range(self.kept.shape[1]) if due else ():
             places = [place for place in self.kept[row, head].nonzero().flatten().tolist() if place >= padding]
-            if len(places) <= target + (0 if new > 1 else EVERY - 1):
-                continue
             scores = SCORES[layer.policy.name](self, layer.policy, row, head, places)
-            last = len(places) - layer.last_tokens
+            last = len(places) - self.latest
             ranked = sorted(range(len(places)), key=lambda i: (-(torch.inf if i < layer.first_tokens or i >= last else float(scores[i])), i))
             self.kept[row, head, padding:] = False
             self.kept[row, head, [places[i] for i in ranked[:target]]] = True
@@ -168,6 +179,60 @@ class EvictedLayer(SlowLayer):
 
     def reorder_cache(self, beams):
         self.keys, self.values, self.kept, self.got, self.queries = (each[beams] for each in (self.keys, self.values, self.kept, self.got, self.queries))
+
+
+class RoundedEvictedLayer(EvictedLayer):
+    """As EvictedLayer; what lies between a row's first and latest tokens is rounded, for the first time behind an eviction, and then as EVERY tokens have come: each token once, and alone.
+
+    From then on none that is not rounded goes.
+    """
+
+    def __init__(self, layer: RoundedPolicyLayer):
+        super().__init__(layer)
+        self.centre, self.rounded, self.padding, self.has_evicted = None, 0, [], False
+
+    @property
+    def latest(self):
+        return max(self.layer.last_tokens, self.get_seq_length() - self.rounded) if self.rounded else self.layer.last_tokens
+
+    def settle(self, padding, new):
+        self.padding, spare, began = padding, 0 if new > 1 else EVERY - 1, self.rounded > 0
+        if began:
+            self.round(spare)
+        targets = [target for due, target in (self.due(row, count, new) for row, count in enumerate(padding)) if due]
+        if targets and began and self.layer.first_tokens + self.latest > min(targets):
+            self.round(0)
+        super().settle(padding, new)
+        self.has_evicted |= bool(targets)
+        if not began:
+            self.round(0 if targets else spare)
+        elif targets and max(self.own()) == self.layer.first_tokens + self.layer.last_tokens:
+            self.rounded = 0  # no code is left
+
+    def own(self):
+        return [int(self.kept[row, 0, padding:].sum()) for row, padding in enumerate(self.padding)]
+
+    def round(self, spare):
+        first, last, now = self.layer.first_tokens, self.layer.last_tokens, self.get_seq_length()
+        full = now - self.rounded if self.rounded else (max(self.own()) if self.has_evicted else now) - first
+        if full - last <= spare or not self.rounded and min(self.own()) <= first + last:
+            return
+        if not self.rounded:
+            means = [[rows[self.kept[row, head]][padding + first :][: -last or None].mean(0, keepdim=True) for head, rows in enumerate(self.keys[row].float())] for row, padding in enumerate(self.padding)]
+            self.centre = torch.stack([torch.stack(heads) for heads in means])
+        for row, padding in enumerate(self.padding):
+            places = slice(max(self.rounded, padding + first), now - last)
+            self.keys[row, :, places] = self.decoded("key", self.keys[row, :, places].float() - self.centre[row]) + self.centre[row]
+            self.values[row, :, places] = self.decoded("value", self.values[row, :, places])
+        self.rounded = now - last
+
+    def decoded(self, side, rows):
+        scheme = self.layer.scheme(side, rows.shape[2])
+        return scheme.decode(scheme.encode_each(rows[None]), 1, torch.float32)[0]
+
+    def reorder_cache(self, beams):
+        super().reorder_cache(beams)
+        self.centre = None if self.centre is None else self.centre[beams]
 
 
 def mean_attention(layer, policy, row, head, places):
@@ -183,8 +248,10 @@ def h2o(layer, policy, row, head, places):
 
 
 def tova(layer, policy, row, head, places):
-    """As all heads see it: they keep the same tokens."""
-    return layer.got[row, :, -1, places].mean(0)
+    """What the latest query of every head, asked again, gives to what is held now, the same tokens in all."""
+    groups = layer.queries.shape[1] // layer.keys.shape[1]
+    scores = [layer.keys[row, query // groups, places].float() @ layer.queries[row, query, -1].float() for query in range(layer.queries.shape[1])]
+    return torch.stack(scores).softmax(-1).mean(0)
 
 
 def snapkv(layer, policy, row, head, places):
@@ -207,7 +274,7 @@ def keydiff(layer, policy, row, head, places):
 
 def lagkv(layer, policy, row, head, places):
     """Ranks within each part of `lag` tokens that has another behind it; what has none stays, the latest first."""
-    lag, first = max(1, min(policy.lag, layer.layer.target(layer.get_seq_length()) // 4)), layer.layer.first_tokens
+    lag, first = max(1, min(policy.lag, layer.target // 4)), layer.layer.first_tokens
     scores = [1 + i / len(places) for i in range(len(places))]
     for start in range(first, len(places) - 2 * lag + 1, lag):
         spreads = 0
@@ -233,6 +300,7 @@ def expected_attention(layer, policy, row, head, places):
 SCORES = {each.__name__: each for each in (mean_attention, h2o, tova, snapkv, keydiff, lagkv, expected_attention)}
 FORMULAS = {
     PolicyLayer: EvictedLayer,
+    RoundedPolicyLayer: RoundedEvictedLayer,
     SinkLayer: lambda layer: SlowLayer(sinks(layer)),
     WindowLayer: lambda layer: SlowLayer(window(layer)),
     QuantizedLayer: RoundedLayer,

@@ -11,8 +11,8 @@ from ui.state import Registry
 
 
 @contextmanager
-def started_page(model=None):
-    """Yields (address, registry). `model` is the page's own. Every listed model is the tiny one; ids with "no/" in front cannot be had, nor an empty one."""
+def started_page(model=None, port=None):
+    """Yields (address, registry). `model` is the page's own; `port` None for any that is free. Every listed model is the tiny one; ids with "no/" in front cannot be had, nor an empty one."""
     tiny, original = make_model("llama"), models.load
 
     def load(model_id="tiny", *arguments, **options):
@@ -24,7 +24,7 @@ def started_page(model=None):
     registry = Registry()
     blocks = page.build(model, registry)
     try:
-        _, address, _ = blocks.launch(prevent_thread_lock=True, quiet=True, **theme.launch_options())
+        _, address, _ = blocks.launch(server_port=port, prevent_thread_lock=True, quiet=True, **theme.launch_options())
         yield address, registry
     finally:
         blocks.close()

@@ -1,5 +1,6 @@
 """The named endpoints without a browser, as gradio_client sees them."""
 
+import itertools
 import json
 import os
 import socket
@@ -206,3 +207,30 @@ def test_replies_of_two_clients_are_written_at_once(server):
         together = max([together, *(len(each.writing) for each in list(scheduler._made))])
         time.sleep(0.001)
     assert together == 2 and [job.result()["reply"] for job in jobs] == [alone] * 2
+
+
+def test_who_hangs_up_in_mid_reply_leaves_no_reply_running_and_may_come_back(server):
+    """A neighbour's reply is what it is alone, and the next message of who hung up is answered."""
+    alone = Client(server[0], verbose=False).predict(WORDS, max_new_tokens=150, api_name="/chat")["reply"]
+    neighbour = Client(server[0], verbose=False).submit(WORDS, max_new_tokens=150, api_name="/chat")
+    with begun(server[0], "hangs-up", WORDS, 400) as answer:
+        assert any(b"reply" in line for line in answer)
+    assert neighbour.result()["reply"] == alone
+    session = server[1].find("hangs-up")
+    for _ in range(200):
+        if not (session.busy or session.chat_box.occupied):
+            break
+        time.sleep(0.05)
+    with begun(server[0], "hangs-up", "And then?", 4) as answer:
+        said = [json.loads(line[6:]) for line in itertools.takewhile(lambda line: line != b"event: complete\n", answer) if line.startswith(b"data: [")]
+        whole = json.loads(next(answer)[6:])[0]
+    assert said and whole["stats"]["generated"] == 4
+
+
+def begun(address, session, message, tokens):
+    """The stream of an answer of /chat to a client of that session."""
+    data = [message, "", "dynamic", {}, "", 0.0, tokens, 0, 1.0, 0, 0.0, 1.0, False]
+    call = f"{address}gradio_api/call/chat"
+    asked = urllib.request.Request(call, json.dumps({"data": data, "session_hash": session}).encode(), {"Content-Type": "application/json"})
+    event = json.load(urllib.request.urlopen(asked, timeout=30))["event_id"]
+    return urllib.request.urlopen(f"{call}/{event}", timeout=60)

@@ -10,7 +10,7 @@ from architectures import ARCHITECTURES, RECURRENT, gpt_neo, model_of, tiny, tok
 
 import kvcache
 from kvcache import kernels
-from kvcache.batch import BatchStates, why_not_batched
+from kvcache.batch import BatchStates, why_no_pieces, why_not_batched
 from kvcache.kernels import cpu
 
 KINDS = {
@@ -73,6 +73,31 @@ def test_rows_of_any_kinds_and_lengths_that_come_and_go_say_what_they_say_alone(
         for found, twin, token in zip(kvcache.decode(model, batch, ids), twins, ids, strict=True):
             assert_close(found, alone(model, twin, token))
     assert batch.lengths() == [twin.tokens_seen or twin.layers[0].seen for twin in twins]
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_pieces_of_any_lengths_beside_each_other_say_what_they_say_alone(name):
+    """Chunks of prompts beside single tokens, on empty and on filled rows of any kinds; where a model can not, a sentence, and nothing has changed."""
+    model, chance = model_of(name), random.Random(name)
+    kinds = [kind for kind in kinds_for(model) if kind != "offloaded"] + ["evicting"] * (kvcache.ENTRIES["evicting"].why_not(model) is None)
+    rows = [(kind, chance.choice((0, 7, 25, 60) if why_no_pieces(model) is None else (7, 25))) for kind in kinds]
+    batch, twins = kvcache.Batch(model=model), []
+    for kind, tokens in rows:
+        for take in (batch.join, twins.append):
+            take(filled(model, kind, tokens, **KINDS.get(kind, {"budget": 40})) if tokens else kvcache.create(kind, model, **KINDS.get(kind, {"budget": 40})))
+    for _ in range(6):
+        pieces = [[chance.randrange(1, 97) for _ in range(chance.choice((1, 1, 1, 2, 9, 20)))] for _ in rows]
+        pieces[chance.randrange(len(rows))] = [5, 6, 7]
+        if why_no_pieces(model):
+            before = batch.lengths()
+            with pytest.raises(ValueError, match="takes one token a row in a batch: "):
+                kvcache.decode(model, batch, pieces)
+            assert batch.lengths() == before
+            return
+        for found, twin, piece in zip(kvcache.decode(model, batch, pieces), twins, pieces, strict=True):
+            with torch.no_grad():
+                assert_close(found, kvcache.feed(model, torch.tensor([piece]), twin)[0, -1])
+    assert batch.lengths() == [twin.tokens_seen for twin in twins]
 
 
 def test_rows_that_attend_by_themselves_do_so_in_a_batch():

@@ -11,7 +11,7 @@ import pytest
 from started import started_page
 
 from kvcache.chat import models
-from ui import events
+from ui import events, layout
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.browser
@@ -19,6 +19,7 @@ QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
          "--disable-component-update", "--disable-sync"]
 WORDS = "The keeper counts the ships."
 WAIT = 30_000  # ms: two busy cores
+CUT_OFF = "AbortError: BodyStreamBuffer was aborted"  # what Gradio says of a reload while it listens
 DESK, PHONE = {"width": 1440, "height": 930}, {"width": 390, "height": 844}
 
 if CHROMIUM is None and os.environ.get("CI") != "true":
@@ -54,7 +55,7 @@ def visit(browser, server):
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WAIT)
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" and not message.text.startswith(CUT_OFF) else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if is_here(request.url) else wrong.append(request.url))
         page.goto(server[0] + query)
@@ -448,15 +449,165 @@ def test_a_chart_that_changed_while_another_tab_was_open_is_drawn_on_the_way_bac
     page.wait_for_function("document.querySelector('#kv-history .kv-plot').data.some((trace) => Math.max(...trace.x) > 16)")
 
 
-def test_a_lost_conversation_is_said_to_be_lost(visit, server):
+def test_a_conversation_that_the_server_lost_goes_on_from_the_browser(visit, server, monkeypatch):
+    monkeypatch.setattr(models, "is_here", lambda model_id: True)
     page = visit()
     longest_reply(page, 5)
     send(page, WORDS)
     finished(page, 1)
+    kept(page)
+    server[1]._sessions.clear()
+    send(page, "still there?")
+    finished(page, 2)
+    expect(page.locator("#kv-notice")).to_contain_text("goes on as this browser kept it")
+    expect(page.locator("#kv-chatbot .message.user").first).to_contain_text(WORDS)
+
+
+def test_a_conversation_that_nobody_kept_is_said_to_be_lost(visit, server):
+    page = visit()
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    kept(page)
+    page.evaluate("sessionStorage.clear(); localStorage.clear()")
     server[1]._sessions.clear()
     send(page, "still there?")
     finished(page, 1)
     expect(page.locator("#kv-notice")).to_contain_text("no longer has this conversation")
+
+
+# -- kept by the browser -------------------------------------------------------------------------------------------
+
+def kept(page, turns=1):
+    """Wait until the browser keeps so many turns."""
+    page.wait_for_function("turns => (JSON.parse(sessionStorage.getItem('kvcache.chat') || '{}').record?.turns.length ?? 0) === turns", arg=turns)
+
+
+@pytest.fixture
+def all_here(monkeypatch):
+    """No model would have to be downloaded."""
+    monkeypatch.setattr(models, "is_here", lambda model_id: True)
+
+
+def test_a_reload_keeps_thread_settings_tab_and_draft_and_the_next_reply_says_what_it_reused(visit, all_here):
+    page = visit()
+    longest_reply(page, 7)
+    page.locator("#kv-chat-form-cache input").click()
+    page.get_by_role("option", name="Sink", exact=True).click()
+    page.locator("#kv-chat-form-sink-window-length input").first.fill("96")
+    page.keyboard.press("Tab")
+    page.get_by_label("System prompt").fill("Be brief & <b>kind</b>.")
+    page.keyboard.press("Tab")
+    send(page, "<i>x</i> " + WORDS)
+    finished(page, 1)
+    kept(page)
+    thread = page.locator("#kv-chatbot .message").all_inner_texts()
+    page.locator("#kv-message textarea").fill("a draft")
+    page.get_by_role("tab", name="Learn").click()
+    page.reload()
+    expect(page.get_by_role("tab", name="Learn")).to_have_attribute("aria-selected", "true")
+    page.get_by_role("tab", name="Chat").click()
+    expect(page.locator("#kv-chatbot .message")).to_have_count(len(thread))
+    assert page.locator("#kv-chatbot .message").all_inner_texts() == thread
+    assert page.locator("#kv-chatbot i").count() == 0  # what was typed is text
+    expect(page.locator("#kv-chat-form-cache input")).to_have_value("Sink")
+    expect(page.locator("#kv-chat-form-sink-window-length input").first).to_have_value("96")
+    expect(page.get_by_label("System prompt")).to_have_value("Be brief & <b>kind</b>.")
+    expect(page.locator("#kv-message textarea")).to_have_value("a draft")
+    page.keyboard.press("Escape")
+    send(page, "And then?")
+    line = finished(page, 2)
+    assert "written 7" in line and "reused 0 ·" in line
+    expect(page.locator("#kv-chatbot .kv-why")).to_contain_text("the page was opened anew")
+    expect(page.locator("#kv-notice")).to_have_text("The reply has reached its longest length; raise it under Sampling to hear more.")  # and no word of other settings
+
+
+def test_clear_then_reload_is_empty_and_a_new_tab_begins_with_the_latest(visit, all_here):
+    page = visit()
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    kept(page)
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#kv-chatbot .message.user")).to_have_text(WORDS)
+    page.locator("#kv-clear").click()
+    kept(page, 0)
+    for tab, messages in ((page, 0), (other, 1)):
+        tab.reload()
+        expect(tab.locator("#kv-predicted table")).to_be_attached()
+        tab.wait_for_timeout(1000)
+        expect(tab.locator("#kv-chatbot .message.user")).to_have_count(messages)
+
+
+def test_a_message_that_was_being_answered_is_back_in_its_box_after_a_reload(visit, all_here, unhurried):
+    page = visit()
+    longest_reply(page, 500)
+    send(page, WORDS)
+    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("tok/s")
+    page.reload()
+    expect(page.locator("#kv-message textarea")).to_have_value(WORDS)
+    expect(page.locator("#kv-chatbot .message")).to_have_count(0)
+
+
+def test_a_restart_of_the_server_keeps_the_chat_with_a_reload_and_without(browser, all_here):
+    context = browser.new_context(viewport=DESK)
+    page = context.new_page()
+    page.set_default_timeout(WAIT)
+    with started_page() as (address, _):
+        page.goto(address)
+        expect(page.locator("#kv-predicted table")).to_be_attached()
+        longest_reply(page, 6)
+        send(page, WORDS)
+        finished(page, 1)
+        kept(page)
+    port = int(address.rstrip("/").rpartition(":")[2])
+    with started_page(port=port):
+        page.reload()
+        expect(page.locator("#kv-chatbot .message.user")).to_have_text(WORDS)
+        send(page, "And then?")
+        assert "written 6" in finished(page, 2)
+        kept(page, 2)
+    with started_page(port=port):
+        send(page, "still there?")
+        finished(page, 3)
+        expect(page.locator("#kv-chatbot .message.user").first).to_contain_text(WORDS)
+    context.close()
+
+
+def test_a_links_settings_win_over_what_was_kept(visit, all_here):
+    page = visit()
+    longest_reply(page, 9)
+    send(page, WORDS)
+    finished(page, 1)
+    kept(page)
+    page.goto(page.url.split("?")[0] + "?cache=sink&window_length=80&tab=chat")
+    expect(page.locator("#kv-chat-form-cache input")).to_have_value("Sink")
+    expect(page.locator("#kv-chat-form-sink-window-length input").first).to_have_value("80")
+    expect(page.locator("#kv-chatbot .message.user")).to_have_text(WORDS)
+    page.get_by_text("Sampling", exact=True).click()
+    expect(page.get_by_label("Longest reply, in tokens")).to_have_value("9")
+
+
+@pytest.mark.parametrize("chat, form, words", [("{", "{", "damaged or of another version"), ('{"format": "kvcache page 0"}', '["x"]', "damaged or of another version"),
+                                               ("", '{"model": "gone/away", "cache": "nonsense", "sampling seed": -1}', "gone/away, which is not on this computer")])
+def test_storage_that_can_not_be_read_is_a_sentence_on_a_fresh_page(visit, chat, form, words):
+    page = visit()
+    page.evaluate("([chat, form]) => { for (const store of [sessionStorage, localStorage]) { store.setItem('kvcache.chat', chat); store.setItem('kvcache.form', form); } }", [chat, form])
+    page.reload()
+    expect(page.locator("#kv-talk")).to_contain_text(words)
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+
+
+def test_a_browser_without_room_says_so(visit):
+    page = visit()
+    longest_reply(page, 5)
+    page.evaluate("() => { Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') } }")
+    send(page, WORDS)
+    finished(page, 1)
+    expect(page.locator("#kv-kept")).to_contain_text("after a reload it is gone")
 
 
 def test_starting_over_empties_the_chart_too(visit):
@@ -466,8 +617,11 @@ def test_starting_over_empties_the_chart_too(visit):
     send(page, WORDS, "#kv-compare-message")
     expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(1)
     expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
+    page.locator("#kv-compare-regenerate").click()
+    expect(page.locator("#kv-compare-notice")).to_contain_text("At temperature 0")
+    expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
     page.locator("#kv-restart").click()
-    expect(page.locator("#kv-compare-chart .kv-drawn")).to_have_count(0)
+    expect(page.locator(":is(#kv-compare-chart, #kv-compare-quality, #kv-compare-kl) .kv-drawn")).to_have_count(0)
     expect(page.locator("#kv-compare-chart .kv-legend li")).to_have_count(0)
 
 
@@ -489,7 +643,10 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
     expect(table.locator("tbody tr")).to_have_count(4)
     expect(table.locator("tbody tr").first).to_contain_text("100%")
     expect(page.locator("#kv-thread-2 mark")).to_have_count(1)
-    expect(page.locator("#kv-divergence .kv-bars")).to_have_count(2)
+    expect(page.locator("#kv-divergence details[open] .kv-bars")).to_have_count(2)
+    for chart in ("quality", "kl"):
+        expect(page.locator(f"#kv-compare-{chart} .kv-drawn")).to_be_visible()
+    expect(page.locator("#kv-compare-quality .textpoint")).to_have_count(4)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     with open(download.value.path()) as file:
@@ -620,6 +777,22 @@ def test_the_first_screen_says_what_a_cache_is_and_leads_to_the_demo(visit):
     expect(page.locator("#kv-compare-message .submit-button")).to_be_visible()
 
 
+def test_a_model_that_knows_the_world_is_one_click_away(browser, monkeypatch):
+    monkeypatch.setattr(layout, "why_not_fetched", lambda choice: None if "360M" in choice.id else "not on this computer")
+    with started_page() as (address, registry):
+        page = browser.new_page(viewport=DESK)
+        page.set_default_timeout(WAIT)
+        page.goto(address)
+        expect(page.locator("#kv-predicted table")).to_be_attached()
+        expect(page.locator("#kv-worldly")).to_contain_text("Qwen3 0.6B: not on this computer.")
+        expect(page.get_by_role("button", name="Qwen3 0.6B (1.5 GB)")).to_be_disabled()
+        page.get_by_role("button", name="SmolLM2 360M Instruct (0.7 GB)").click()
+        expect(page.locator("#kv-model input")).to_have_value(re.compile("SmolLM2 360M"))
+        expect(page.locator("#kv-worldly")).to_be_hidden()
+        assert "HuggingFaceTB/SmolLM2-360M-Instruct" in {session.showing for session in registry._sessions.values()}
+        page.close()
+
+
 def test_after_clear_the_charts_have_the_axes_of_what_comes_next(visit):
     page = visit()
     longest_reply(page, 12)
@@ -652,8 +825,14 @@ def test_one_can_scroll_up_while_a_reply_streams(visit, unhurried):
     page.wait_for_function("(box => box.scrollTop + box.clientHeight > box.scrollHeight - 40)(document.querySelector('#kv-chatbot .bubble-wrap'))")
 
 
+OF_THE_WRONG_KIND = """() => [...document.querySelectorAll('[role="list"]')].filter((list) => [...list.children].some((each) => each.getAttribute('role') !== 'listitem' && each.tagName !== 'LI'))
+    .map((list) => list.className)"""
+
+
 def test_a_screen_reader_hears_words_and_tabs_take_arrow_keys(visit):
     page = visit()
+    expect(page.get_by_role("group", name="Examples").get_by_role("button")).to_have_count(4)
+    assert page.evaluate(OF_THE_WRONG_KIND) == []  # which axe calls critical
     longest_reply(page, 5)
     send(page, "<b>bold</b> words")
     finished(page, 1)
@@ -681,6 +860,50 @@ def test_a_square_says_its_word_and_a_message_marks_its_squares(visit):
     marked = page.locator("#kv-fates .kv-marked")
     expect(marked).to_have_count(page.locator('#kv-fates [data-message="1"]').count())
     assert marked.first.get_attribute("data-message") == "1"
+
+
+def test_a_cut_reply_goes_on_and_the_versions_of_a_reply_are_stepped_through(visit):
+    page = visit()
+    longest_reply(page, 5)
+    page.get_by_label("Temperature").first.fill("1.5")
+    page.keyboard.press("Tab")
+    send(page, WORDS)
+    assert "written 5" in finished(page, 1)
+    page.locator("#kv-chatbot").get_by_role("button", name="Continue").click()
+    expect(page.locator("#kv-chatbot details.kv-stats")).to_contain_text("written 10")
+    finished(page, 1)
+    replies = [page.locator("#kv-chatbot .bot-row").first.inner_text()]
+    page.locator("#kv-regenerate").click()
+    expect(page.locator("#kv-chatbot .kv-versions")).to_contain_text("2 of 2")
+    replies.append(page.locator("#kv-chatbot .bot-row").first.inner_text())
+    page.locator("#kv-chatbot").get_by_role("button", name="Previous version").click()
+    expect(page.locator("#kv-chatbot .kv-versions")).to_contain_text("1 of 2")
+    assert page.locator("#kv-chatbot .bot-row").first.inner_text() == replies[0] != replies[1]
+    expect(page.locator("#kv-notice")).to_contain_text("version 1 of 2")
+    send(page, "and then?")
+    finished(page, 2)
+    expect(page.locator("#kv-chatbot .kv-versions")).to_have_count(0)
+
+
+def test_a_message_is_copied_as_it_was_typed_and_tried_again_as_a_branch(visit):
+    page = visit()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    longest_reply(page, 5)
+    text = "if a<b:\n\n    x*y*z"
+    for number, words in enumerate((text, "second", "third"), 1):
+        send(page, words)
+        finished(page, number)
+    first = page.locator("#kv-chatbot .message-row").nth(2)
+    for whose, wanted in (("Copy message", text), ("Copy reply", page.locator("#kv-chatbot .bot-row").first.inner_text().strip())):
+        first.get_by_role("button", name=whose).click()
+        expect(first.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == wanted
+        expect(first.get_by_role("button", name=whose)).to_be_visible()
+    page.locator("#kv-chatbot .message-row").nth(5).get_by_role("button", name="Retry").click()
+    expect(page.locator("#kv-branch-list label")).to_have_count(2)
+    finished(page, 2)
+    expect(page.locator("#kv-notice")).to_contain_text("stay as a branch")
+    assert [row.inner_text().strip() for row in page.locator("#kv-chatbot .user-row").all()] == [text, "second"]
 
 
 # -- keep and share ------------------------------------------------------------------------------------------------

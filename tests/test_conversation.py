@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ import transformers
 from tiny_chat import CHATML, IGNORES_SYSTEM, REFUSES_SYSTEM, STRIPS, make_model, make_tokenizer, tiny
 
 import kvcache
-from kvcache.chat.conversation import Conversation, ConversationError, Turn, _continue, accepts_system, render, tokenize
+from kvcache.chat.conversation import EXTENDABLE, Conversation, ConversationError, Turn, _continue, accepts_system, render, tokenize
 from kvcache.chat.engine import Done, Prefill, Sampling, Token
 
 GREEDY = Sampling(max_new_tokens=12)
@@ -372,6 +373,124 @@ def test_a_regeneration_stopped_before_its_first_token_keeps_the_old_reply():
     stop.set()
     done = list(conversation.regenerate(stop))[-1]
     assert done.reason == "stopped" and conversation.messages == messages
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("how", ["at once", "freed between", "on another cache"])
+def test_a_reply_that_goes_on_has_the_ids_of_one_that_was_never_cut(name, how):
+    cut, whole = chat(cache_name=name, sampling=Sampling(max_new_tokens=5)), chat(cache_name=name, sampling=Sampling(max_new_tokens=15))
+    for conversation in (cut, whole):
+        conversation.sampling, wanted = Sampling(max_new_tokens=6), conversation.sampling
+        say(conversation, WORDS)
+        conversation.sampling = wanted
+        say(conversation, "Tell me more")
+    assert cut.turns[-1].reason == "length"
+    if how == "freed between":
+        cut.release()
+    if how == "on another cache":
+        cut = cut.with_cache("dynamic").with_cache(name, SMALL.get(name, {}))
+        cut.sampling = Sampling(max_new_tokens=5)
+    for _ in range(2):
+        done = list(cut.extend())[-1]
+    assert cut.ids == whole.ids and cut.messages == whole.messages and len(cut.turns) == 2
+    assert done.stats.generated == 15 and cut.turns[-1].sampling.max_new_tokens == 15
+    if how == "at once":
+        assert done.stats.reused == whole.turns[-1].stats.reused and cut.cached_ids == whole.cached_ids
+    cut.sampling = whole.sampling
+    reused = {say(conversation, "Why?").stats.reused for conversation in (cut, whole)}
+    assert reused == {len(whole.turns[1].prompt_ids) + 15 - 1} and cut.ids == whole.ids
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.2, seed=3), Sampling(temperature=0.9, top_k=20, repetition_penalty=1.3, seed=8), Sampling(repetition_penalty=1.3)])
+def test_what_is_drawn_goes_on_as_it_would_have(sampling):
+    cut, whole = (chat(sampling=replace(sampling, max_new_tokens=length)) for length in (7, 21))
+    say(whole, "Hello there")
+    say(cut, "Hello there")
+    cut.sampling = replace(cut.sampling, temperature=0.3, seed=99)  # set for the next message: this reply goes on as it was begun
+    for _ in range(2):
+        list(cut.extend())
+    assert cut.ids == whole.ids and cut.messages == whole.messages
+    assert cut.turns[-1].seed == sampling.seed
+
+
+@pytest.mark.parametrize("reply", ["caf\u00e9 na\u00efve \u2014 \u65e5\u672c", "I do.\nUse it."])
+def test_the_text_of_a_reply_that_goes_on_is_that_of_its_ids(reply):
+    loaded = make_model(tokenizer=make_tokenizer(None))
+    conversation = chat(loaded, sampling=Sampling(max_new_tokens=1))
+    hook = dictate(loaded, reply)
+    say(conversation, "Hello")
+    for _ in range(len(tokenize(loaded, reply)) - 1):
+        list(conversation.extend())
+    hook.remove()
+    assert conversation.messages[-1]["content"] == reply
+
+
+def test_what_was_finished_does_not_go_on_and_a_stop_leaves_it_as_it_was():
+    for conversation in (chat(), Conversation.from_messages(tiny(), "dynamic", {}, [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes."}])):
+        with pytest.raises(ConversationError, match="has not been cut"):
+            conversation.extend()
+    loaded = make_model()
+    conversation = chat(loaded)
+    hook = dictate(loaded, "Yes.<|im_end|>")
+    say(conversation, "Hi")
+    hook.remove()
+    with pytest.raises(ConversationError, match="has not been cut"):
+        conversation.extend()
+    say(conversation, "And?")
+    before, stop = conversation.turns, threading.Event()
+    stop.set()
+    done = list(conversation.extend(stop))[-1]
+    assert done.reason == "stopped" and "stays as it was" in done.stats.note and conversation.turns == before
+    assert list(conversation.extend())[-1].stats.note == "" and len(conversation.turns[-1].reply_ids) == 24
+    full = chat(cache_name="static", parameters={"max_cache_len": 64}, sampling=Sampling(max_new_tokens=5))
+    say(full, "Hello")
+    full.sampling = Sampling(max_new_tokens=100)
+    assert list(full.extend())[-1].reason == "capacity"
+    with pytest.raises(ConversationError, match="has not been cut"):
+        full.extend()
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_any_version_of_a_reply_can_be_gone_on_from(name):
+    drawn = Sampling(temperature=1.5, seed=4, max_new_tokens=12)
+    conversation = chat(cache_name=name, sampling=drawn)
+    say(conversation, WORDS)
+    say(conversation, "Hello there")
+    for _ in range(2):
+        list(conversation.regenerate())
+    versions = conversation.turns[-1].versions
+    assert [turn.seed for turn in versions] == [4, 5, 6] and conversation.turns[-1].version == 2 and conversation.turns[-1].alone == versions[2]
+    conversation.show_version(0)
+    other = chat(cache_name=name, sampling=drawn)
+    for each, text in ((other, WORDS), (other, "Hello there"), (conversation, "Why?"), (other, "Why?")):
+        done = say(each, text)
+    assert conversation.ids == other.ids and len(set(versions)) == 3
+    again = conversation.turns[-1].stats
+    assert again.note == "" if again.reused else "recomputed all" in again.note
+    assert again.reused >= len(versions[0].prompt_ids) or kvcache.ENTRIES[name].lossy or "recomputed all" in again.note
+    assert done.stats.reused == len(other.turns[-2].prompt_ids) + 12 - 1
+
+
+def test_versions_of_a_reply_stay_apart_and_the_same_one_is_no_other():
+    conversation = chat()
+    say(conversation, "Hello there")
+    list(conversation.regenerate())
+    assert conversation.turns[-1].versions == ()  # greedy: the same ids
+    conversation.sampling = Sampling(temperature=1.5, seed=3, max_new_tokens=5)
+    list(conversation.regenerate())
+    list(conversation.extend())
+    first, second = conversation.turns[-1].versions
+    assert len(first.reply_ids) == 12 and len(second.reply_ids) == 10 and conversation.turns[-1].version == 1
+    conversation.show_version(0)
+    assert conversation.messages[-1]["content"] == first.reply and conversation.turns[-1].versions == (first, second)
+    conversation.sampling = GREEDY
+    list(conversation.regenerate())
+    assert conversation.turns[-1].version == 0 and len(conversation.turns[-1].versions) == 2
+    for wrong in (-1, 2):
+        with pytest.raises(ConversationError, match=f"no version {wrong + 1} of the last reply: it has 2"):
+            conversation.show_version(wrong)
+    with pytest.raises(ConversationError, match="it has 0"):
+        chat().show_version(0)
 
 
 def test_undo_and_regenerate_of_an_empty_conversation_say_so():
@@ -746,12 +865,16 @@ def test_whatever_one_does_in_whatever_order_the_cache_stays_the_ids(name, seed)
             assert list(turn.reply_ids) == fresh_greedy(conversation, turn.prompt_ids, len(turn.reply_ids))
 
     for _ in range(14):
-        act = draw.choice(["send", "send", "send", "regenerate", "undo", "release", "clear"])
+        act = draw.choice(["send", "send", "send", "regenerate", "extend", "version", "undo", "release", "clear"])
         if act == "send":
             text = " ".join(draw.choices(WORDS.split(), k=draw.randint(1, 8)))
             reply(partial(conversation.send, text))
         elif act == "regenerate" and conversation.messages:
             reply(conversation.regenerate)
+        elif act == "extend" and conversation.messages and conversation.turns[-1].reason in EXTENDABLE:
+            reply(conversation.extend)
+        elif act == "version" and conversation.messages and conversation.turns[-1].versions:
+            conversation.show_version(draw.randrange(len(conversation.turns[-1].versions)))
         elif act == "undo" and conversation.messages:
             conversation.undo()
         elif act in ("release", "clear"):

@@ -58,6 +58,20 @@ def test_a_table_without_a_place_is_an_error(tmp_path):
         report.write({"catalog": "|"}, tmp_path)
 
 
+def test_bytes_that_bound_a_step_on_a_gpu_are_those_of_its_caches():
+    config = transformers.LlamaConfig(num_hidden_layers=1, num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=1 << 17)
+    for line in between("speed-device").splitlines():
+        if not line.startswith(("| Dynamic", "| quantized")):
+            continue
+        label, mib, fewer, one, eight = (cell.strip() for cell in line.strip("|").split("|"))
+        bits = re.search(r"(\d) bits", label)
+        parameters = {"nbits": int(bits[1])} if bits else {}
+        nbytes = kvcache.predict_memory("quantized" if bits else "dynamic", config, 1 << 15, dtype=torch.bfloat16, **parameters).used
+        dense = kvcache.predict_memory("dynamic", config, 1 << 15, dtype=torch.bfloat16).used
+        assert nbytes / 2**20 == pytest.approx(float(mib), abs=0.6) and dense / nbytes == pytest.approx(float(fewer), rel=0.03)
+        assert [nbytes * rows / 3.35e6 for rows in (1, 8)] == pytest.approx([float(one), float(eight)], rel=0.03, abs=0.6)
+
+
 def test_the_readme_is_short():
     assert len(README.encode()) <= 9_000
 

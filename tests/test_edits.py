@@ -15,7 +15,7 @@ from kvcache.read_only import ReadOnly
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 CONFIG = model_of("llama").config
-CODES = "keys and values that a quantized cache has rounded are codes"
+CODES = "keys and values that a cache has rounded are codes"
 
 
 def states(tokens=8, rows=1, seed=0):

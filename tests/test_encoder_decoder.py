@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from pairs import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits, model_of
+from pairs import CLOSE, MODELS, TOKENS, encoded, fed, heard, ids, logits, model_of, t5gemma
 
 import kvcache
 from kvcache import DynamicCache, EncoderDecoderCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
@@ -276,3 +276,13 @@ def test_a_pair_with_a_static_side_says_that_it_compiles_and_does(name):
     with torch.no_grad():
         ours = torch.cat([step(tokens[:, i : i + 1]) for i in range(10, 16)], dim=1)
     torch.testing.assert_close(ours, logits(name, tokens)[:, 10:16], **CLOSE)
+
+
+@pytest.mark.parametrize("own", ["dynamic", "static", "offloaded", "quantized"])
+@pytest.mark.filterwarnings("ignore:.*moves nothing")
+def test_t5gemmas_generate_which_makes_its_own_cache_for_cross_attention_takes_ours(own):
+    model, tokens = t5gemma(), ids(1, 40)
+    expected = model.generate(tokens, max_new_tokens=40, do_sample=False, use_cache=False)
+    assert torch.equal(model.generate(tokens, max_new_tokens=40, do_sample=False, past_key_values=kvcache.create("encoder_decoder", model, self_cache=own)), expected)
+    with pytest.raises(ValueError, match="OffloadedCache"):
+        DynamicCache(offloading=True)

@@ -67,6 +67,19 @@ def test_measured_bytes_are_the_predicted_ones_and_what_storage_holds(name, para
         assert measured.devices == {"cpu": measured.total}
 
 
+@pytest.mark.parametrize("name", ["dynamic", "quantized", "hybrid"])
+def test_a_snapshot_says_bytes_by_device_where_there_are_several(name):
+    model = model_of("gemma3")
+    cache = kvcache.create(name, model)
+    logits_with_cache(model, token_ids(1, 200), cache, [(0, 200)])
+    assert take_snapshot(cache).devices == ()
+    for layer in cache.layers[1:]:
+        layer.to("meta")  # which stands for a GPU
+    shown, layers = dict(take_snapshot(cache).devices), take_snapshot(cache).layers
+    assert {device: memory.total for device, memory in shown.items()} == {"cpu": layers[0].total, "meta": sum(layer.total for layer in layers[1:])}
+    assert shown["meta"].keys == sum(layer.keys for layer in layers[1:]) and shown["cpu"] == layers[0]
+
+
 @pytest.mark.parametrize("window,sinks", [(8, 4), (16, 4), (16, 15), (17, 4), (40, 16), (40, 39), (64, 0), (64, 4)])
 def test_a_sinks_bytes_are_predicted_for_windows_of_any_length(window, sinks):
     model, parameters = model_of("llama"), {"window_length": window, "num_sink_tokens": sinks}

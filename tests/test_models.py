@@ -393,6 +393,18 @@ def test_a_hub_model_is_downloaded_with_progress_and_no_more_of_it_than_is_neede
     assert [fraction for fraction, _ in steps] == sorted(fraction for fraction, _ in steps) and steps[-1][0] == 1.0
 
 
+def test_a_model_that_would_be_downloaded_is_offered_with_a_reason_offline_and_without_one_online(monkeypatch):
+    first, second = (menu.find_choice(model_id) for model_id in menu.WORLDLY)
+    assert first.size in first.note and second.size in second.note
+    monkeypatch.setattr(hub_models, "is_offline", lambda: True)
+    assert "HF_HUB_OFFLINE" in hub_models.why_not_fetched(first) and hub_models.why_not_fetched(menu.find_choice(menu.DEFAULT)) is None
+    monkeypatch.setattr(hub_models, "on_disk", lambda choice: "a folder")
+    assert hub_models.why_not_fetched(first) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(hub_models, "is_offline", lambda: False)
+    assert hub_models.why_not_fetched(second) is None
+
+
 def test_a_model_on_the_disk_is_read_without_asking_the_hub(hub):
     ModelStore().load("some-one/public", device="cpu")
     hub.requests.clear()

@@ -14,8 +14,8 @@ from architectures import chunks, logits_with_cache, logits_without_cache, model
 from stand_in import StandIn
 
 import kvcache
-from kvcache import DynamicCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
-from kvcache.caches.offloaded import Offloading
+from kvcache import DynamicCache, EvictingCache, OffloadedCache, OffloadedStaticCache, QuantizedCache, StaticCache
+from kvcache.caches.offloaded import Link, Offloading
 from kvcache.catalog import load_cache
 
 LAYERS = 5
@@ -88,31 +88,68 @@ def test_every_operation_between_forwards_leaves_the_same_bits(name, late):
         assert torch.equal(ours, inner)
 
 
-def test_the_next_layer_comes_and_the_last_one_leaves_as_each_is_updated():
+def test_the_next_layer_comes_and_each_leaves_once_it_has_its_tokens():
     model = model_of("llama", LAYERS)
     cache = OffloadedCache(model.config, link=StandIn(late=True))
     logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
+    cache.only_link.log.clear()
     places = where(cache)
     logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
-    assert places == [[0, 1], [1, 2], [2, 3], [3, 4], [0, 4]] * 2
-    assert len(cache.only_link.log) >= 2 * 2 * 2 * LAYERS  # keys and values, in and out, two forwards
+    assert places == [[1], [2], [3], [4], [0]] * 2
+    assert len(cache.only_link.log) == 2 * 2 * 2 * LAYERS  # keys and values, in and out, two forwards
 
 
-def test_by_address_two_layers_lie_on_the_device_at_any_time_and_the_others_bytes_on_the_host():
+def test_only_rows_that_hold_tokens_travel():
+    model = model_of("llama", LAYERS)
+    cache = OffloadedCache(model.config, link=StandIn(late=True))
+    logits_with_cache(model, token_ids(1, 129), cache, [(0, 129)])  # with room for 144
+    log = cache.only_link.log
+    log.clear()
+    logits_with_cache(model, token_ids(1, 1), cache, [(0, 1)])
+    travelled = {way: sum(torch.Size(shape).numel() for what, shape in log if what == way) for way in ("fetch", "evict")}
+    row = 2 * 2 * 16  # keys and values, heads, dim
+    assert travelled == {"fetch": row * (129 * (LAYERS - 1) + 130), "evict": row * 130 * LAYERS}  # the first layer comes for the step after
+
+
+def test_what_leaves_is_not_kept_on_the_device_and_the_allocator_is_told_who_reads_it(monkeypatch):
+    told, link = [], object.__new__(Link)  # without a stream, which the CPU has none of
+    link.device, link.host, link.copies, link.kept = torch.device("cpu"), torch.device("meta"), "copies", []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: told.append((tensor, stream)), raising=False)
+    leaving = torch.ones(2)
+    assert link.evict(leaving).is_meta
+    assert told == [(leaving, "copies")] and not link.kept
+
+
+def test_a_layer_that_changes_when_it_attends_stays_until_it_has():
+    class OffloadedEvictingCache(Offloading, EvictingCache):
+        pass
+
+    model, ids, settings = model_of("llama", LAYERS), token_ids(2, 200), dict(policy="h2o", budget=0.5)
+    moving = OffloadedEvictingCache(model.config, **settings, link=StandIn(late=True))
+    ours, inner = (logits_with_cache(model, ids, cache, chunks(200, 2)) for cache in (moving, EvictingCache(model.config, **settings)))
+    assert torch.equal(ours, inner)
+    places = where(moving)
+    logits_with_cache(model, ids[:, :1], moving, [(0, 1)])
+    assert places == [[0, 1], [1, 2], [2, 3], [3, 4], [0, 4]]
+
+
+def test_by_address_one_layer_lies_on_the_device_behind_each_update_and_the_others_bytes_on_the_host():
     model = model_of("llama", LAYERS)
     cache, resident = OffloadedCache(model.config, link=StandIn(late=True)), []
     logits_with_cache(model, token_ids(1, 8), cache, [(0, 8)])
-    update, whole = cache.update, [sum(buffer.data.numel() * 4 for buffer in layer.buffers().values()) for layer in cache.layers]
+    update = cache.update
 
     def noted(*args, **kwargs):
         result = update(*args, **kwargs)
-        resident.append([cache.only_link.resident_nbytes(layer) for layer in cache.layers])
+        whole = [sum(buffer.data.numel() * 4 for buffer in layer.buffers().values()) for layer in cache.layers]
+        resident.append([(cache.only_link.resident_nbytes(layer), size) for layer, size in zip(cache.layers, whole)])
         return result
 
     cache.update = noted
     logits_with_cache(model, token_ids(1, 2), cache, [(0, 1), (1, 2)])
-    here = [{0, 1}, {1, 2}, {2, 3}, {3, 4}, {0, 4}] * 2
-    assert resident == [[whole[index] if index in layers else 0 for index in range(LAYERS)] for layers in here]
+    here = [{1}, {2}, {3}, {4}, {0}] * 2
+    assert [[nbytes == size for nbytes, size in layers] for layers in resident] == [[index in layers for index in range(LAYERS)] for layers in here]
+    assert {nbytes for layers in resident for nbytes, size in layers if nbytes != size} == {0}
 
 
 def test_windows_stay_and_the_full_layers_between_them_move():

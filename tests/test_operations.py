@@ -464,6 +464,18 @@ CHOSEN = {
     "evicting": Case("evicting", "llama", {"budget": 512}, {"budget": 24, "last_tokens": 8}),
     "evicting by snapkv": Case("evicting", "llama", {"budget": 512, "policy": "snapkv"}, {"budget": 0.7, "policy": "snapkv", "last_tokens": 8}),
     "evicting by lagkv": Case("evicting", "llama", {"budget": 512, "policy": "lagkv"}, {"budget": 24, "policy": "lagkv", "last_tokens": 8}),
+    "evicting over codes": Case(
+        "evicting",
+        "llama",
+        {"budget": 1024, "last_tokens": 512, "key_bits": 4, "value_bits": 4},
+        {"budget": 24, "last_tokens": 8, "key_bits": 4, "value_bits": 2},
+    ),
+    "evicting by lagkv over codes": Case(
+        "evicting",
+        "llama",
+        {"budget": 1024, "last_tokens": 512, "policy": "lagkv", "key_bits": 4, "value_bits": 4},
+        {"budget": 0.6, "last_tokens": 8, "policy": "lagkv", "key_bits": 4, "value_bits": 4},
+    ),
     "quantized": Case("quantized", "llama", {"residual_length": 512}, {"residual_length": 16, "q_group_size": 32}),
     "mamba": Case("mamba", "mamba", {}, {}),
     "hybrid_mamba": Case("hybrid_mamba", "jamba", {}, {}),

@@ -12,8 +12,10 @@ import kvcache
 from kvcache.attention import CachedStates
 from kvcache.caches.quantized import QuantizedLayer, QuantizedWindowLayer
 from kvcache.caches.sink import QuantizedSinkLayer
-from kvcache.kernels import cpu, threads, weights
+from kvcache.kernels import cpu, decode_attention, threads, weights
 from kvcache.kernels import packed as pieces
+from kvcache.kernels.packed import Packed
+from kvcache.quantize import Encoded, Scheme, native_keys, native_values
 
 CLOSE = dict(atol=2e-5, rtol=1e-4)
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -141,6 +143,53 @@ def test_first_tokens_take_part_in_full_precision(first, rotate, dtype, how, sha
         for mask in (None, keep):
             found = SDPA(query, *held, attn_mask=mask, enable_gqa=True)
             torch.testing.assert_close(found, SDPA(query, *dense(held), attn_mask=mask, enable_gqa=True), **close)
+
+
+def alone(dim, packed, bits=(4, 2), first=4, recent=9, dtype=torch.float32, value_dim=None):
+    """Keys and values [2, 3, first + packed + recent, dim] of which `packed` were rounded token by token, keys less something; in storage with room behind."""
+    sides = []
+    for nbits, size, quantizer in ((bits[0], dim, native_keys), (bits[1], value_dim or dim, native_values)):
+        states = torch.randn(2, 3, first + packed + recent, size, generator=torch.Generator().manual_seed(dim + packed)).to(dtype)
+        centre = None if sides else torch.linspace(-2, 2, size).expand(2, 3, 1, size).contiguous()
+        scheme = Scheme(nbits, "token", size, quantizer, rotated=True)
+        inner = states[:, :, first : first + packed].float()
+        encoded = scheme.encode_each(inner if centre is None else inner - centre)
+        room = Encoded(*(torch.nn.functional.pad(part, (0, 0, 0, 5))[:, :, :packed] for part in encoded[:3]), encoded.gains)
+        sides.append(Packed(scheme, 1, packed, room, states, first + packed, states.shape[2], states, first, centre))
+    return sides
+
+
+def both_ways(query, sides, mask=None):
+    """Attention by the compiled loops, and over what is decoded."""
+    assert cpu.takes(query, *sides, mask, wait=True)
+    found = decode_attention(query, *sides, mask, loops="fused")
+    return found, SDPA(query, *(side.dense() for side in sides), attn_mask=mask, enable_gqa=True)
+
+
+@pytest.mark.parametrize("bits", [(8, 8), (4, 4), (4, 2), (2, 8)])
+@pytest.mark.parametrize("dim", [8, 32, 64, 80, 96, 128, 256])
+def test_tokens_that_were_rounded_alone_are_read_as_they_decode(bits, dim):
+    sides = alone(dim, 77, bits)
+    for groups in (1, 2, 3, 8):
+        query = queries(2, 3 * groups, dim)
+        torch.testing.assert_close(*both_ways(query, sides), **CLOSE)
+        torch.testing.assert_close(decode_attention(query, *sides, loops="decode"), both_ways(query, sides)[1], **CLOSE)
+
+
+@pytest.mark.parametrize("packed", [1, 7, 8, 63, 64, 65, 200, 700])
+@pytest.mark.parametrize("first,recent", [(0, 0), (0, 5), (4, 0), (4, 40)])
+def test_any_number_of_tokens_rounded_alone(packed, first, recent, sharing):
+    sides, keep = alone(64, packed, first=first, recent=recent, value_dim=32), torch.rand(2, 1, 1, first + packed + recent, generator=torch.Generator().manual_seed(1)) < 0.7
+    for mask in (None, keep | (torch.arange(keep.shape[3]) == first)):  # something is left
+        torch.testing.assert_close(*both_ways(queries(2, 6, 64), sides, mask), **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tokens_rounded_alone_between_others_of_half_precision(dtype):
+    sides = alone(64, 150, dtype=dtype)
+    found, right = both_ways(queries(2, 6, 64).to(dtype), sides)
+    torch.testing.assert_close(found, right, atol=2e-2, rtol=2e-2)  # torch adds up in half precision
+    assert sides[0].dense().dtype == dtype and torch.equal(sides[0].dense()[:, :, :4], sides[0].first[:, :, :4])
 
 
 @pytest.mark.parametrize("kind", ["bool", "float", "one row"])

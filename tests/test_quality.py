@@ -4,7 +4,10 @@ import csv
 import io
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -333,6 +336,41 @@ def test_progress_counts_up_to_the_end_and_stop_ends_the_run():
     progress = [event for event in run.run(tiny(), plan, TEXT) if isinstance(event, run.Progress)]
     assert [event.done for event in progress] == list(range(8)) and {event.total for event in progress} == {8}
     assert len([event for event in run.run(tiny(), plan, TEXT, stop=lambda: True)]) == 1
+
+
+# -- by several processes ------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_a_run_joined_are_the_run_also_where_caches_fail_and_tasks_have_no_room():
+    plan = drifts("static:max_cache_len=700", "quantized:nbits=2", tasks=("single", "multikey"), lengths=(40, 300, 1200), cases=2)
+    alone = [event for event in run.run(tiny(), plan, TEXT) if not isinstance(event, run.Progress)]
+    assert {each.what for each in alone if isinstance(each, LeftOut)} == {"static:max_cache_len=700", *(f"{task} at {length} tokens" for task in ("single", "multikey") for length in (40, 300))}
+    units = run.units_of(plan)
+    shares = [list(run.parts(tiny(), plan, TEXT, units[first::3])) for first in range(3)]
+    found = [(unit, event) for share in reversed(shares) for unit, event in share if not isinstance(event, run.Progress)]
+    assert len(found) > len(alone) and list(run.joined(plan, found)) == alone
+
+
+@pytest.mark.slow
+def test_two_processes_that_accelerate_launches_find_what_one_finds(tmp_path):
+    arguments = "-m kvcache.measure quality --model kvlab-ministral-7m --dtype float32 --caches quantized:nbits=2 sink:window_length=64 --tokens 96 --forced 8 --passages 3 --cases 3 --lengths 600 --json".split()
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+
+    def found(name, launcher):
+        ended = subprocess.run([sys.executable, *launcher, *arguments, str(tmp_path / name)], capture_output=True, text=True, env=surroundings, timeout=240)
+        assert ended.returncode == 0, ended.stderr
+        return Report.from_json((tmp_path / name).read_text()), ended.stdout
+
+    (one, alone), (two, together) = found("one.json", []), found("two.json", ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"])
+    assert (two.drifted, two.answered, two.left_out) == (one.drifted, one.answered, one.left_out) and len(one.drifted) == 9
+    assert together.splitlines()[-1] == alone.splitlines()[-1] and together.count("mean KL") == 1  # said once
+
+
+def test_times_are_not_shared_by_processes(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit):
+        command_line.main(["speed", "--quick"])
+    assert "speed is measured by one process" in capsys.readouterr().err
 
 
 # -- results -------------------------------------------------------------------------------------------------------------

@@ -85,6 +85,37 @@ def test_native_equals_the_slow_formula(nbits, axis, group):
     torch.testing.assert_close(decoded, slow_decode(block, nbits, axis, group))
 
 
+@pytest.mark.parametrize("nbits", [2, 4, 8])
+@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
+def test_a_token_alone_is_its_own_minimum_and_as_many_steps_as_its_code_says(nbits, magnitude):
+    states = drawn_alone() * magnitude
+    scheme = Scheme(nbits, "token", 32, native)
+    encoded, decoded = scheme.encode_each(states), scheme.decode(scheme.encode_each(states), 1, torch.float32)
+    rows, lows, steps = states.flatten(0, 2).double(), encoded.minima.flatten(0, 2).double(), encoded.scales.flatten(0, 2).double()  # [30, 32], [30, 1]
+    least, span = rows.min(1, keepdim=True).values, rows.max(1, keepdim=True).values - rows.min(1, keepdim=True).values
+    assert ((lows - least).abs() <= 2**-8 * least.abs()).all() and ((steps * (2**nbits - 1) / span - 1).abs() < 0.02).all()  # bfloat16 keeps 8 bits
+    right = lows + ((rows - lows) / steps).round().clamp(0, 2**nbits - 1) * steps
+    off = (decoded.flatten(0, 2) - right).abs() / steps
+    assert ((off < 1e-3) | ((off - 1).abs() < 1e-3)).all() and (off < 1e-3).float().mean() > 0.99  # all but ties
+    assert encoded.codes.shape == (2, 3, 5, 32 * nbits // 8) and encoded.scales.dtype == encoded.minima.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("nbits", [2, 4, 8])
+def test_a_token_alone_is_the_same_among_others(nbits):
+    states, scheme = drawn_alone(), Scheme(nbits, "token", 32, native_keys, rotated=True)
+    together = scheme.encode_each(states)
+    for token in range(states.shape[2]):
+        assert all(torch.equal(part, whole[:, :, token : token + 1]) for part, whole in zip(scheme.encode_each(states[:, :, token : token + 1]), together))
+    assert torch.equal(scheme.encode_each(torch.zeros(1, 1, 2, 32)).codes.int().sum(), torch.tensor(0)) and not scheme.decode(scheme.encode_each(torch.zeros(1, 1, 2, 32)), 1, torch.float32).any()
+
+
+def drawn_alone():
+    """[2, 3, 5, 32], some of it loud."""
+    states = torch.randn(2, 3, 5, 32, generator=torch.Generator().manual_seed(3))
+    states[..., 7] *= 30
+    return states
+
+
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("backend,nbits", [(backend, nbits) for backend in BITS for nbits in BITS[backend]])
 @pytest.mark.parametrize("rotated", [False, True])

@@ -73,6 +73,13 @@ def test_only_the_models_that_the_environment_lists_may_be_opened(monkeypatch):
             find_choice(name)
 
 
+def test_the_context_is_at_most_what_the_environment_says(monkeypatch):
+    long = make_model("llama").context_length
+    for said, expected in (("64", 64), (str(long + 1), long), ("", long)):
+        monkeypatch.setenv("KVCACHE_CONTEXT", said)
+        assert make_model("llama").context_length == expected
+
+
 @pytest.mark.slow
 def test_a_port_that_is_taken_ends_the_start_with_its_number():
     with socket.socket() as taken:

@@ -89,6 +89,28 @@ def test_what_is_no_record_is_a_sentence(text, words):
         record.parse(text)
 
 
+def test_versions_of_a_reply_are_kept_and_a_made_up_one_is_refused():
+    talk = talked(turns=1)
+    list(talk.regenerate())
+    talk.show_version(0)
+    found = record.record(talk)
+    other = record.restore(record.parse(record.to_json(talk)), tiny())
+    assert other.turns == talk.turns and len(other.turns[0].versions) == 2
+    other.show_version(1)
+    assert other.messages != talk.messages
+    (turn,) = found["turns"]
+    for wrong in ({"version": 1}, {"version": 7}, {"versions": [{**turn, "version": 0}]}, {"versions": [{}]}, {"versions": 5}):
+        with pytest.raises(RecordError, match="Turn 1"):
+            record.restore(record.check(changed(found, turns=[{**turn, **wrong}])), tiny())
+    assert [each.differs for each in replay.replay(found, tiny())] == [None]
+
+
+def test_a_reply_that_went_on_is_replayed_at_once():
+    talk = talked(turns=1)
+    list(talk.extend())
+    assert len(talk.turns[0].reply_ids) == 24 and [each.differs for each in replay.replay(record.record(talk), tiny())] == [None]
+
+
 def test_a_damaged_record_is_a_sentence():
     text = record.to_json(talked(turns=1))
     with pytest.raises(RecordError, match="no whole JSON"):

@@ -7,7 +7,7 @@ import pytest
 from tiny_chat import make_model, some_ids, tiny
 
 import kvcache
-from kvcache.chat import engine, scheduler
+from kvcache.chat import decode_step, engine, scheduler
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.engine import Done, Prefill, Reply, Sampling, Token, Waiting
 from kvcache.chat.scheduler import Row, Scheduler, scheduler_of
@@ -90,8 +90,10 @@ def test_a_model_that_shares_no_forward_writes_one_row_after_the_other():
     assert scheduler_of(loaded).batch is None
 
 
-def test_a_tick_is_one_chunk_of_one_prompt_and_one_token_of_everybody_who_writes():
-    """A prompt of twenty chunks holds up neither who is writing nor whose prompt is short."""
+@pytest.mark.parametrize("tokens, read", [(16, [16, 32, 48, 64]), (256, [16, 32, 48, 64, 80, 96])])
+def test_a_tick_is_so_many_tokens_of_prompts_and_one_of_everybody_who_writes(tokens, read, monkeypatch):
+    """A prompt of twenty chunks holds up neither who is writing nor whose prompt is short; where a tick takes more than one chunk, they are read side by side."""
+    monkeypatch.setattr(scheduler, "TICK_TOKENS", tokens)
     loaded = tiny()
     writer, long, short = row_of(loaded, 0, some_ids(10), tokens=60), row_of(loaded, 1, some_ids(320)), row_of(loaded, 3, some_ids(30))
     made = by_hand(loaded, writer)
@@ -101,9 +103,43 @@ def test_a_tick_is_one_chunk_of_one_prompt_and_one_token_of_everybody_who_writes
         events_of(writer)
         made.tick()
         assert len(ids_of(events_of(writer))) == 1
-    assert [event.done for event in events_of(long) if isinstance(event, Prefill)] == [16, 32, 48, 64]
+    assert [event.done for event in events_of(long) if isinstance(event, Prefill)] == read
     assert len(ids_of(events_of(short))) >= 2
     finish(made)
+
+
+def test_prompts_are_read_beside_what_is_written_in_one_forward(monkeypatch):
+    """Four prompts at once, and a fifth that comes while they are written: as many forwards as the longest takes."""
+    loaded, shapes, decode = tiny(), [], scheduler.decode
+    monkeypatch.setattr(scheduler, "decode", lambda model, batch, ids, forward: shapes.append([len(each) for each in ids]) or decode(model, batch, ids, forward))
+    monkeypatch.setattr(scheduler, "forward", lambda *_: 1 / 0)
+    prompts = [some_ids(12 + n, seed=n) for n in range(5)]
+    rows = [row_of(loaded, n, prompt, tokens=6) for n, prompt in enumerate(prompts)]
+    made = by_hand(loaded, *rows[:4])
+    made.tick()
+    made.tick()
+    made.waiting.append(rows[4])
+    made.tick()
+    assert shapes == [[12, 13, 14, 15], [1, 1, 1, 1], [1, 1, 1, 1, 16]]
+    monkeypatch.undo()
+    finish(made)
+    assert [ids_of(events_of(row)) for row in rows] == [alone(loaded, n, prompt, tokens=6) for n, prompt in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2, 3])
+def test_a_row_that_breaks_while_its_prompt_is_read_beside_others_leaves_alone(broken, monkeypatch):
+    """Those whose chunks were in the same forward go on as if they had been read alone; sinks that it left in parts are filled anew."""
+    loaded = tiny()
+    prompts = [some_ids(70 + n, seed=n) for n in range(4)]
+    rows = [row_of(loaded, n, prompt) for n, prompt in enumerate(prompts)]
+    made = by_hand(loaded, *rows)
+    for _ in range(3):
+        made.tick()
+    monkeypatch.setattr(rows[broken].reply.cache.layers[1], "update", lambda *_, **__: 1 / 0)
+    finish(made)
+    found = [events_of(row) for row in rows]
+    assert isinstance(found[broken][-1], ZeroDivisionError)
+    assert [ids_of(found[n]) for n in range(4) if n != broken] == [alone_in_chunks(loaded, n, prompts[n]) for n in range(4) if n != broken]
 
 
 @pytest.mark.parametrize("phase, ticks", [("waiting", 1), ("reading", 1), ("writing", 10)])
@@ -132,6 +168,22 @@ def test_one_who_writes_alone_takes_the_compiled_step(monkeypatch):
     monkeypatch.setattr(engine, "compile_beside", lambda *_: True)
     finish(by_hand(loaded, row))
     assert taken == [(5, False), (1, True), (1, True)]
+
+
+@pytest.mark.parametrize("people, begun", [(3, True), (5, False)])
+def test_no_compiler_begins_where_many_wait_for_the_same_interpreter(people, begun, monkeypatch):
+    started = []
+    monkeypatch.setattr(engine, "compile_beside", lambda *_: started.append("one") or True)
+    monkeypatch.setattr(scheduler, "compile_batch_beside", lambda *_: started.append("batch") or True)
+    monkeypatch.setattr(decode_step.CompiledStep, "why_not", lambda *_: None)
+    loaded = make_model("llama")
+    rows = [row_of(loaded, 1, some_ids(5, seed=n)) for n in range(people)]
+    for row in rows:
+        row.reply.decode = "auto"
+    made = by_hand(loaded, *rows)
+    for _ in range(people + 3):
+        made.tick()
+    assert len(made.writing) == people and bool(started) == begun
 
 
 @pytest.mark.parametrize("kind", ["llama", "mamba"])

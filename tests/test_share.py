@@ -1,12 +1,11 @@
 """Keep and share: the link, the file taken in, and what each refuses, without a browser."""
 
 import base64
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from tiny_chat import tiny
+from tiny_chat import make_model, tiny
 
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache import create, feed
@@ -15,7 +14,7 @@ from kvcache.chat.conversation import Conversation
 from kvcache.chat.engine import Sampling
 from kvcache.chat.record import RecordError
 from kvcache.memory import measure_added, measure_memory
-from ui import share, view
+from ui import kept, share, view
 from ui.state import Session, Settings
 
 WORDS = "The keeper counts the ships that pass before dawn. "
@@ -180,16 +179,24 @@ def test_a_branch_keeps_the_settings_it_was_said_under(session):
 
 
 def test_what_is_shown_under_replies_goes_with_the_branch(session):
-    session.endings = {0: "length", 2: "stopped"}
+    shown = [message["content"] for message in view.chat_messages(session)]
+    assert [("cut at the longest length" in line, "Continue" in line) for line in shown[2::3]] == [(True, False), (True, False), (True, True)]
     session.branches.fork(session, 1)
-    assert session.endings == {0: "length"}
+    assert "Continue" in view.chat_messages(session)[2]["content"]
     session.branches.switch(session, 0)
-    assert session.endings == {0: "length", 2: "stopped"}
+    assert [message["content"] for message in view.chat_messages(session)] == shown
 
 
-def test_the_chart_says_how_much_of_the_context_is_used(session):
-    session.history.points.append((10,) * len(session.history.points[-1]))
-    assert "context used <b>" in json.loads(view.charts_at_rest(session)[1])["line"].replace("context used<b>", "context used <b>") and "of 2,048" in view.charts_at_rest(session)[1]
+def test_a_message_that_is_tried_again_leaves_what_came_of_it_as_a_branch(session):
+    before = session.conversation.messages
+    assert session.branches.retry(session, 3) is None and session.branches.all == []  # the last one: its reply is made again in its place
+    assert session.branches.retry(session, "") is None  # as the page sends an empty box
+    assert session.branches.retry(session, "2") == before[2]["content"]
+    assert session.conversation.messages == before[:2]
+    session.branches.switch(session, 0)
+    assert session.conversation.messages == before
+    with pytest.raises(ValueError, match="The turn to retry"):
+        session.branches.retry(session, 4)
 
 
 def test_a_session_that_is_freed_frees_its_branches_and_each_goes_on(session):
@@ -200,7 +207,7 @@ def test_a_session_that_is_freed_frees_its_branches_and_each_goes_on(session):
     assert "recomputed all" in say(session, "and then").note and len(session.conversation.turns) == 4
 
 
-@pytest.mark.parametrize("turn, words", [(9, "from 0 to 3, got 9"), (-1, "from 0 to 3"), (1.5, "whole number")])
+@pytest.mark.parametrize("turn, words", [(9, "from 1 to 3, got 9"), (0, "from 1 to 3, got 0"), (-1, "from 1 to 3"), (1.5, "whole number")])
 def test_a_turn_that_is_none_is_a_sentence(session, turn, words):
     with pytest.raises(ValueError, match=words):
         session.branches.fork(session, turn)
@@ -232,3 +239,91 @@ def test_there_is_nothing_to_edit_in_an_empty_chat_and_no_turn_0(session):
         Session("b").branches.edit(Session("b"), None)
     with pytest.raises(ValueError, match="from 1 to 3, got 0"):
         session.branches.edit(session, 0)
+
+
+# -- kept in the browser -------------------------------------------------------------------------------------------
+
+def kept_chat(session):
+    text, sentence = kept.write(session)
+    assert sentence == ""
+    return text
+
+
+def taken_up(text, model="tiny-llama"):
+    session = Session("b")
+    return session, kept.take_up(session, text, model)
+
+
+def test_a_kept_chat_goes_on_with_its_true_ids_figures_and_endings(session):
+    session.endings = {1: "stopped"}
+    other, words = taken_up(kept_chat(session))
+    assert words == "" and other.conversation.turns == session.conversation.turns and other.endings == {1: "stopped"}
+    assert view.chat_messages(other) == view.chat_messages(session)
+    assert other.prepare(session.settings) == ""  # nothing has changed
+    assert say(other, "and then").note.endswith("the page was opened anew")
+
+
+def test_what_is_kept_grows_with_the_words_and_not_with_their_square(session):
+    short = len(kept_chat(session))
+    for number in range(3):
+        say(session, f"{WORDS}{number}")
+    assert len(kept_chat(session)) < 2.3 * short < len(record.to_json(session.conversation))
+
+
+def test_the_next_reply_finds_the_prefix_that_the_tab_before_had_read(session, monkeypatch):
+    monkeypatch.setenv("KVCACHE_PREFIX_BYTES", "100000000")
+    loaded = make_model("llama")
+    monkeypatch.setattr(models, "load", lambda model_id="tiny-llama", **_: loaded)
+    before, wanted = Session("a"), Settings("tiny-llama", "sink", {"window_length": 64, "num_sink_tokens": 4}, "", {"max_new_tokens": 6})
+    before.prepare(wanted)
+    say(before, WORDS * 20)
+    other, _ = taken_up(kept_chat(before))
+    other.prepare(wanted)
+    stats = say(other, "and then")
+    assert stats.kept == stats.reused == len(before.conversation.ids) - 1
+
+
+def test_an_empty_chat_keeps_nothing_and_one_that_is_too_long_says_so(session, monkeypatch):
+    assert kept.write(Session("b")) == kept.write(None) == ("", "")
+    monkeypatch.setattr(kept, "LARGEST", 500)
+    text, sentence = kept.write(session)
+    assert sentence == kept.GROWN_TOO_LONG and len(text) < 500
+    assert taken_up(text)[1] == kept.WAS_TOO_LONG and taken_up("")[1] == ""
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: "[]", lambda text: "null", lambda text: "x", lambda text: "[" * 100_000, lambda text: text.replace(kept.FORMAT, "kvcache page 0"),
+                                    lambda text: text.replace("keeper", "sleeper", 1), lambda text: text.replace('"turns": [{', '"turns": [7, {'), lambda text: '{"format": "kvcache page 1", "model": "tiny-llama"}'])
+def test_what_is_damaged_foreign_or_old_is_a_sentence_and_a_fresh_page(session, damage):
+    text = damage(kept_chat(session))
+    other = Session("b")
+    with pytest.raises(RecordError, match="the page begins anew"):
+        kept.take_up(other, text, "tiny-llama")
+    assert other.conversation is None
+
+
+def test_turns_that_would_unfold_to_more_than_is_kept_are_refused():
+    turn = {"prompt_text": [0, "x" * 1_000_000], "prompt_ids": [0, []], "reply_ids": []}
+    with pytest.raises(RecordError):
+        kept.unfolded([turn, *[{**turn, "prompt_text": [1_000_000, ""]}] * 10_000])
+
+
+def test_a_chat_with_a_model_that_is_not_here_goes_on_with_another_and_says_so(session):
+    text = kept_chat(session).replace('"model": "tiny-llama", "endings"', '"model": "somebody/gone", "endings"')
+    other, words = taken_up(text)
+    assert "somebody/gone, which is not on this computer" in words and other.conversation.messages == session.conversation.messages
+    assert not other.conversation.ids and "opened anew" in say(other, "and then").note
+
+
+def test_a_chat_that_has_begun_meanwhile_stays(session):
+    mine = session.conversation
+    assert kept.take_up(session, kept_chat(session), "tiny-llama") == kept.BEGUN and session.conversation is mine
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", "7", '{"model": ["a"], "cache": null}'])
+def test_a_form_that_can_not_be_read_is_an_empty_one(text):
+    assert kept.read_values(text) == {}
+
+
+def test_sampling_that_can_not_be_is_left_out_whole():
+    assert kept.sound_sampling({"temperature": 0.5, "seed": "3"})["seed"] == 3
+    assert kept.sound_sampling({"temperature": -1}) == kept.sound_sampling({"colour": 1}) == {}

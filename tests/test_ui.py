@@ -192,6 +192,14 @@ def test_layers_that_are_alike_are_one_bar_of_all_their_bytes():
     assert all(len(bar["x"]) == 1 and bar["y"] == ["28 layers"] for bar in bars) and bars[0]["x"] == [28 * 640]
 
 
+def test_a_cache_on_two_devices_has_a_bar_for_each_and_words():
+    there = (("cuda:0", LayerMemory(keys=640, reserved=60)), ("cpu", LayerMemory(keys=6400)))
+    shown = Snapshot(10, 10, (LayerMemory(keys=640, reserved=60), *[LayerMemory(keys=640)] * 10), (10,) * 11, devices=there)
+    bars = {trace["name"]: trace for trace in charts.memory_figure(shown)["data"] if trace["type"] == "bar"}
+    assert bars["keys"]["y"] == ["cuda:0", "cpu"] and bars["keys"]["x"] == [640, 6400] and bars["reserved"]["x"] == [60, 0]
+    assert charts.memory_words(shown).endswith(" 700 B on cuda:0, 6.4 kB on cpu.")
+
+
 def test_28_layers_keep_few_labels():
     layers = tuple(LayerMemory(keys=64 * n) for n in range(1, 29))
     axis = charts.memory_figure(Snapshot(10, 10, layers, (10,) * 28))["layout"]["yaxis"]
@@ -324,7 +332,7 @@ def test_every_chart_has_words_for_those_who_can_not_see_it():
 def test_a_short_ribbon_has_one_cell_a_token_and_counts_in_words():
     per_cell, kinds = token_ribbon.cells([("sink", 2), ("evicted", 3), ("full", 4)], pending=1)
     assert per_cell == 1 and kinds == ["sink"] * 2 + ["evicted"] * 3 + ["full"] * 4 + ["pending"]
-    html = token_ribbon.ribbon_html([("sink", 2), ("full", 4)], 1)
+    html = token_ribbon.ribbons_html([("", [("sink", 2), ("full", 4)])], 1)
     assert "full precision <b>4</b>" in html and "not yet cached <b>1</b>" in html
 
 
@@ -338,10 +346,10 @@ def test_a_square_of_the_ribbon_is_its_word(tab):
     session = Session("s")
     turn(tab, session, WORDS * 3, settings("sink"))
     html = view.charts_at_rest(session)[2]
-    ids, words = session.conversation.ids, re.findall(r'data-word="([^"]*)" data-where="([^"]*)" data-message="(\d*)"', html)
+    ids, words = session.conversation.ids, re.findall(r'data-word="([^"]*)" data-where="([^"]*)" data-fate="([^"]*)" data-message="(\d*)"', html)
     decode = session.conversation.loaded.tokenizer.decode
-    assert [escape(decode([token])).replace("\n", "\u21b5") for token in ids] == [word for word, _, _ in words]
-    assert words[0][1] == "token 1: sink" and words[8][1] == "token 9: evicted" and words[-1][1:] == (f"token {len(ids)}: not yet cached", "1")
+    assert [escape(decode([token])).replace("\n", "\u21b5") for token in ids] == [word for word, *_ in words]
+    assert words[0][1:3] == ("token 1", "sink") and words[8][1:3] == ("token 9", "evicted") and words[-1][1:] == (f"token {len(ids)}", "not yet cached", "1")
     assert {message for *_, message in words} == {"0", "1"}
 
 
@@ -364,13 +372,15 @@ def test_where_each_head_forgets_other_tokens_no_word_is_said_to_be_gone():
         def __init__(self):
             self.seen = 3
     assert not view.says_which(SimpleNamespace(layers=[Some()])) and view.says_which(SimpleNamespace(layers=[]))
-    assert "head to head" in token_ribbon.ribbon_html([("evicted", 2), ("full", 1)], note="Which ones are gone differs from head to head.")
 
 
 @pytest.mark.parametrize("name", list(kvcache.ENTRIES))
 def test_the_learn_card_shows_what_the_cache_itself_says(name):
     card = learn.card_html(kvcache.ENTRIES[name])
     assert kvcache.ENTRIES[name].title in card and "kv-cells" in card
+    if name == "evicting":  # each head has kept the budget's tokens, which squares of as many shades say
+        shares = [int(share) for share in re.findall(r'style="--share: (\d+)%"', card)]
+        assert len(set(shares)) > 4 and {0, 100} < set(shares)
     assert all(parameter.name in card for parameter in kvcache.ENTRIES[name].parameters)
 
 
@@ -378,7 +388,8 @@ def test_pictures_are_of_what_the_caches_do_to_each_kind_of_layer():
     def of(name):
         return re.sub(r'<i class="[^"]*"></i>|</?(div|ul|li|b|p)[^>]*>', " ", learn_pictures.picture_html(kvcache.ENTRIES[name]))
 
-    assert "sink 4" in " ".join(of("sink").split()) and "evicted 144" in " ".join(of("evicting").split())
+    assert "sink 4" in " ".join(of("sink").split())
+    assert sum(map(int, re.findall(r"in (?:no head|some heads|every head) (\d+)", " ".join(of("evicting").split())))) == learn_pictures.TOKENS
     hybrid, mixed = (" ".join(of(name).split()) for name in ("hybrid", "hybrid_mamba"))
     assert "a full-attention layer full precision 400" in hybrid and "a sliding-window layer full precision 128 evicted 272" in hybrid
     assert "a recurrent layer summed up in the state 400" in mixed
@@ -653,6 +664,66 @@ def turn(tab, session, text, wanted=None):
     return list(events.reply(tab, Registry(), session, wanted or settings(), ask, text))
 
 
+def test_the_line_of_the_cache_before_stays_as_a_ghost(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    assert session.history.former is None
+    before = [(point[0], point[3]) for point in session.history.points]
+    turn(tab, session, "and then", settings("sink"))
+    name, points = session.history.former
+    assert name == "Dynamic" and [(point[0], point[3]) for point in points] == before
+    ghost = next(trace for trace in json.loads(view.charts_at_rest(session)[1])["figure"]["data"] if trace["name"] == "before: Dynamic")
+    assert list(zip(ghost["x"], ghost["y"])) == before
+    turn(tab, session, "once more", settings("sink", temperature=0.5))
+    assert session.history.former[0] == "Dynamic"  # the same cache goes on
+    turn(tab, session, "once more", settings("sink", system="Be brief."))
+    assert session.history.former is None  # the same cache of another text
+
+
+def test_where_layers_differ_the_ribbon_says_so_by_layer(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    assert [title for title, _ in view.fates_of(session).groups] == [""]
+    full, window = [("full", 9)], [("evicted", 5), ("full", 4)]
+    layer, sliding = SimpleNamespace(is_sliding=False), SimpleNamespace(is_sliding=True)
+    cache = SimpleNamespace(layers=[sliding, layer, sliding, sliding, layer], layer_fates=lambda: [window, full, window, window, full])
+    assert view.layer_groups(cache) == [("full-attention layers 1, 4", full), ("sliding-window layers 0, 2, 3", window)]
+    assert view.layers_words("recurrent", [0, 1, 2, 5]) == "recurrent layers 0 to 2, 5" and view.layers_words("recurrent", [3]) == "recurrent layer 3"
+    html = token_ribbon.ribbons_html(view.layer_groups(cache), words=list("abcdefghi"))
+    assert html.count('class="kv-cells"') == 2 and 'data-layers="sliding-window layers 0, 2, 3"' in html and html.count("kv-picked") == 1
+
+
+def test_where_each_head_forgets_other_tokens_a_square_says_how_many_still_hold_its_word(tab):
+    session, wanted = Session("s"), settings("evicting", {"budget": 40})
+    turn(tab, session, WORDS * 6, wanted)
+    fates, cache = view.fates_of(session), session.conversation.cache
+    held = [layer.positions.view()[0, head, :, 0].tolist() for layer in cache.layers for head in range(2)]
+    assert fates.shares == [sum(token in each for each in held) / len(held) for token in range(cache.get_seq_length())]
+    assert 0.0 in fates.shares and 1.0 in fates.shares and len(set(fates.shares)) > 2
+    html = view.charts_at_rest(session)[2]
+    assert f'in no head <b>{fates.shares.count(0.0)}</b>' in html and 'data-fate="held by 25% of the heads"' in html and "not yet cached <b>1</b>" in html
+    assert html.count("<i class") - html.count("<li><i") == len(session.conversation.ids)
+    assert len(fates.gone) > 0 and all(not any(fates.shares[first:end]) for first, end in fates.gone)
+    long = token_ribbon.shares_html([1.0, 0.5] * 300)
+    assert long.count("--share: 83%") == long.count("--share: 67%") == 100 and "one square = 3 tokens" in long
+
+
+def test_where_each_head_forgets_other_tokens_no_square_stands_for_one():
+    html = token_ribbon.ribbons_html([("", [("evicted", 300), ("full", 100)])], 1, note=view.OF_EACH_HEAD)
+    assert "kv-cells" not in html and "flex-grow: 300" in html and "evicted <b>300</b>" in html and view.OF_EACH_HEAD in html
+
+
+def test_the_ribbon_says_how_much_of_the_context_is_used(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    seen = len(session.conversation.cached_ids)
+    assert f"{seen} of 2,048 tokens of the context used" in view.charts_at_rest(session)[2]
+    turn(tab, session, WORDS, settings("static"))
+    assert " of 512 tokens of the cache used" in view.charts_at_rest(session)[2]
+    turn(tab, session, WORDS, settings("sink"))
+    assert "used (" not in view.charts_at_rest(session)[2]  # which never ends
+
+
 def test_a_turn_shows_the_message_at_once_and_ends_with_statistics_and_charts(tab):
     frames = turn(tab, Session("s"), WORDS)
     assert frames[0][tab.chatbot][0]["content"] == WORDS and "value" not in frames[0][tab.message]
@@ -680,12 +751,58 @@ def test_a_message_that_can_not_be_sent_stays_in_its_box_with_a_sentence_above(t
     assert len(session.conversation.messages) == 2
 
 
+def test_a_reply_that_was_cut_goes_on_where_it_was(tab):
+    session = Session("s")
+    last = turn(tab, session, WORDS)[-1]
+    assert 'name="more"' in last[tab.chatbot][-1]["content"] and "Continue" in last[tab.notice]
+    before = session.conversation.messages[1]["content"]
+    frames = list(events.reply(tab, Registry(), session, settings(), events.more))
+    assert all(frame[tab.chatbot][1]["content"].startswith(before) for frame in frames if tab.chatbot in frame)
+    assert len(session.conversation.messages) == 2 and session.stats[0].generated == 12 and len(session.history.turns) == 1
+    assert session.history.processed == len(session.conversation.cached_ids)
+    whole = Session("t")
+    turn(tab, whole, WORDS, settings(max_new_tokens=12))
+    assert whole.conversation.ids == session.conversation.ids
+    session.chat_box.stop.set()
+    stopped = list(events.reply(tab, Registry(), session, settings(), events.more))[-1]
+    assert "stays as it was" in stopped[tab.notice] and session.conversation.ids == whole.conversation.ids
+
+
+def test_versions_of_a_reply_are_stepped_through_under_it(tab):
+    session, drawn = Session("s"), settings(temperature=1.5)
+    turn(tab, session, WORDS, drawn)
+    assert " of 2" not in view.chat_messages(session)[-1]["content"]
+    list(events.reply(tab, Registry(), session, drawn, events.again))
+    ids = [list(each.reply_ids) for each in session.conversation.turns[0].versions]
+    assert "2 of 2" in view.chat_messages(session)[-1]["content"] and session.conversation.ids[-6:] == ids[1] != ids[0]
+    assert session.show_version(-1) == "version 1 of 2" and "1 of 2" in view.chat_messages(session)[-1]["content"]
+    assert session.conversation.ids[-6:] == ids[0] and session.history.processed == 0
+    with pytest.raises(ValueError, match="no version 0"):
+        session.show_version(-1)
+    turn(tab, session, "and then", drawn)
+    assert session.conversation.ids[len(session.conversation.turns[0].prompt_ids):][:6] == ids[0] and session.stats[1].reused > 10
+    session.undo()
+    session.release()
+    assert session.show_version(1) == "version 2 of 2"
+
+
+def test_only_the_last_reply_can_go_on_and_each_can_be_copied_and_tried_again(tab):
+    session = Session("s")
+    turn(tab, session, WORDS)
+    turn(tab, session, "and then")
+    lines = [message["content"] for message in view.chat_messages(session)][2::3]
+    assert ["Continue" in line for line in lines] == [False, True]
+    assert all(f'name="retry" value="{n}"' in line and line.count('name="copy"') == 2 for n, line in enumerate(lines, 1))
+    assert html_parts.actions(1, version=1, versions=3).count("disabled") == 1 and "1 of 3" in html_parts.actions(1, version=1, versions=3)
+
+
 def test_regenerate_replaces_the_last_reply(tab):
     session = Session("s")
     turn(tab, session, WORDS)
     turn(tab, session, "and then")
     frames = list(events.reply(tab, Registry(), session, settings(), events.again))
     assert [m["content"] for m in frames[0][tab.chatbot] if m["role"] == "user"] == [WORDS, "and then"]
+    assert view.THE_SAME in frames[-1][tab.notice]
     assert len(session.conversation.messages) == 4 and len(session.stats) == 2
 
 
@@ -805,12 +922,100 @@ def test_a_forgetful_cache_diverges_and_both_expectations_are_shown():
     comparison = compared(WORDS * 8, "and then", max_new_tokens=20)
     row = comparison.rows()[1]
     assert row["mean_kl"] > 0 and row["agreement"] < 1
-    parting, place = comparison.parting, row["diverges_at"]
+    parting, place = comparison.columns[1].parting, row["diverges_at"]
     assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
     first, other = comparison.columns[0].turns[place["turn"] - 1], comparison.columns[1].turns[place["turn"] - 1]
     decode = lambda token: drift.shown(comparison.loaded.tokenizer.decode([token]))  # noqa: E731
     assert parting["first"][0][0] == decode(first.ids[place["token"] - 1])
     assert parting["other"][0][0] == decode(other.ids[place["token"] - 1])
+    assert len(parting["first"]) == len(parting["other"]) == 10
+
+
+def test_each_column_says_where_it_first_differs_and_the_earliest_is_unfolded():
+    comparison = compared(WORDS * 8, "and then", caches=("dynamic", "sink", "static", "sliding_window"), max_new_tokens=20)
+    places = {n: comparison.divergence(column) for n, column in enumerate(comparison.columns)}
+    assert places[0] is places[2] is None and places[1] and places[3]
+    for n in (1, 3):
+        parting = comparison.columns[n].parting
+        assert (parting["turn"] - 1, parting["token"] - 1) == places[n]
+        said = [drift.shown(comparison.loaded.tokenizer.decode([comparison.columns[column].turns[places[n][0]].ids[places[n][1]]])) for column in (0, n)]
+        assert [parting["first"][0][0], parting["other"][0][0]] == said
+    html = compare_view.divergence_html(comparison)
+    earliest = min((place, n) for n, place in places.items() if place)[1]
+    assert html.count("<details") == 2 and html.count("<details class=\"kv-parting\" open") == 1 == html.count(" open>")
+    assert html.index(comparison.columns[earliest].label) < html.index(comparison.columns[4 - earliest].label)
+    assert "Static 512 has said just what Dynamic has." in html
+
+
+def test_what_is_measured_anew_is_what_was_measured_the_first_time():
+    """A second cache that forgets or rounds is fed the earlier turns in the pieces they were said in."""
+    for caches in (("dynamic", "sink"), ("dynamic", "quantized"), ("sink", "quantized")):
+        comparison = compared(WORDS * 3, "and then", "once more", caches=caches, max_new_tokens=20)
+        before, partings = [dict(column.kl) for column in comparison.columns], [column.parting for column in comparison.columns]
+        assert max(before[1].values()) > 1e-3
+        list(comparison.again())  # greedy: the same replies
+        assert all(max(column.kl) < comparison.starts[-1] for column in comparison.columns)
+        list(drift.measure(comparison))
+        for column, kl, parting in zip(comparison.columns, before, partings):
+            assert column.kl == pytest.approx(kl, rel=1e-3, abs=1e-5)  # many tokens in one forward are summed in another order than one by one
+            assert (column.parting and column.parting["token"]) == (parting and parting["token"])
+
+
+def test_all_columns_answer_the_last_message_again():
+    comparison = compared(WORDS, "and then", caches=("dynamic", "static", "sink"), temperature=1.0, max_new_tokens=20)
+    before = [[turn.ids for turn in column.turns] for column in comparison.columns]
+    list(comparison.again())
+    list(drift.measure(comparison))
+    for column, (first, last) in zip(comparison.columns, before):
+        assert [turn.ids for turn in column.turns][0] == first and column.turns[1].ids != last and len(column.turns) == 2
+        assert column.turns[1].all_ids == column.conversation.ids and column.conversation.turns[1].seed == 1
+    assert comparison.columns[0].turns[1].ids == comparison.columns[1].turns[1].ids and comparison.rows()[1]["mean_kl"] < 1e-6
+    assert len(comparison.columns[2].kl) == sum(len(turn.ids) for turn in comparison.columns[0].turns)
+    assert comparison.record()["columns"][0]["seeds"] == [0, 1]
+    stop = threading.Event()
+    stop.set()
+    kept = [column.turns[1] for column in comparison.columns]
+    list(comparison.again(stop))
+    assert [column.turns[1] for column in comparison.columns] == kept and comparison.users == [WORDS, "and then"] and not comparison.broken
+    with pytest.raises(ValueError, match="no reply of every column"):
+        Comparison(comparison.wanted).again()
+
+
+def test_regenerate_refuses_other_settings_and_says_that_greedy_replies_are_the_same():
+    with gr.Blocks():
+        tab = layout.compare_tab(kvcache.ENTRIES, [("dynamic", {})] * 2, 2)
+    session = Session("s")
+    wanted = [settings("dynamic"), settings("sink")]
+    assert "send a message first" in list(compare_events.regenerate(tab, Registry(), session, wanted))[-1][tab.notice]
+    list(compare_events.run(tab, Registry(), session, wanted, [(WORDS, "")], False))
+    frames = list(compare_events.regenerate(tab, Registry(), session, wanted))
+    assert "At temperature 0" in frames[0][tab.notice] and frames[-1][tab.message]["submit_btn"] == "Run all"
+    assert any(tab.quality in frame and json.loads(frame[tab.quality])["figure"]["data"] for frame in frames)
+    other = list(compare_events.regenerate(tab, Registry(), session, [settings("dynamic"), settings("static")]))
+    assert len(other) == 1 and "no longer those of the replies" in other[0][tab.notice]
+
+
+def test_quality_over_bytes_has_a_point_for_each_column_in_its_colour():
+    comparison = compared(WORDS * 8, "and then", caches=("dynamic", "quantized", "sink"), max_new_tokens=20)
+    value = json.loads(compare_view.quality_value(comparison))
+    points = {point["name"]: point for point in value["figure"]["data"]}
+    for n, column in enumerate(comparison.columns):
+        point = points[column.label]
+        assert point["x"] == [charts.used_nbytes(column.snapshot)] and point["y"] == [max(column.mean_kl, charts.LEAST_KL)]
+        assert point["marker"]["color"] == f"var(--kv-column-{n})" and point["text"] == [column.label] and column.label in value["sentence"]
+    assert value["figure"]["layout"]["xaxis"]["type"] == value["figure"]["layout"]["yaxis"]["type"] == "log"
+    assert compare_view.quality_value(Comparison(comparison.wanted)) == compare_view.kl_value(Comparison(comparison.wanted)) == ""
+
+
+def test_the_drift_line_is_a_rolling_mean_by_token_of_the_first_columns_replies():
+    kl = {at: float(at) for at in (*range(20), *range(40, 44))}  # what was not measured leaves a gap
+    found = charts.rolling(kl)
+    slow = [sum(kl[near] for near in kl if at - charts.ROLLING < near <= at) / sum(at - charts.ROLLING < near <= at for near in kl) for at in kl]
+    assert found == pytest.approx(slow)
+    figure = charts.kl_figure([(2, "Sink", kl)], [0, 15, 40])
+    (line,) = figure["data"]
+    assert line["x"] == [at + 1 for at in kl] and line["line"]["color"] == "var(--kv-column-2)" and len(figure["layout"]["shapes"]) == 2
+    assert line["y"] == pytest.approx([max(value, charts.LEAST_KL) for value in slow])
 
 
 def small_static(room, first):
@@ -826,6 +1031,7 @@ def test_a_cache_that_gets_full_is_measured_as_far_as_it_reaches():
     dynamic, static = comparison.rows()
     written = len(comparison.columns[1].turns[0].ids)
     assert static["mean_kl"] < 1e-6 and written - 1 <= len(comparison.columns[1].kl) <= written < 40
+    assert list(comparison.columns[1].kl) == list(range(len(comparison.columns[1].kl)))
     assert comparison.full == {1} and not comparison.broken and len(comparison.columns[0].kl) == 40 == len(comparison.columns[0].turns[0].ids)
     assert comparison.columns[1].turns[0].reason == "capacity"
 
@@ -833,10 +1039,11 @@ def test_a_cache_that_gets_full_is_measured_as_far_as_it_reaches():
 @pytest.mark.parametrize("first", ["dynamic", "static"])
 def test_what_is_said_of_the_parting_agrees_with_the_table_where_one_reply_ends_before_the_other(first):
     comparison = small_static(32, first)
-    place, parting = comparison.rows()[1]["diverges_at"], comparison.parting
-    assert (parting["turn"], parting["token"]) == (place["turn"], place["token"])
-    assert "only Dynamic goes on there" in compare_view.divergence_html(parting)
-    assert "was not measured" in compare_view.divergence_html(parting | {"goes_on": ["Dynamic", "Static 32"]})
+    place, html = comparison.rows()[1]["diverges_at"], compare_view.divergence_html(comparison)
+    assert f"turn {place['turn']}, token {place['token']}" in html and "Only Dynamic goes on there" in html and comparison.columns[1].parting is None
+    comparison.columns[0].turns[0].tokens = comparison.columns[1].turns[0].tokens = [(1, "a")] * 50
+    words = compare_view._unmeasured(comparison, comparison.columns[1], 1, (0, 40))
+    assert "was not measured" in words and ("no room" in words) is (1 in comparison.full)
 
 
 def test_the_diverging_text_is_marked():
@@ -963,8 +1170,10 @@ def test_the_demo_ends_with_a_sentence(remembered, words):
 
 def test_a_reply_that_was_stopped_carries_a_mark(tab, monkeypatch):
     session = Session("s")
-    turn(tab, session, WORDS)
-    session.endings[0] = "stopped"
+    frames = events.reply(tab, Registry(), session, settings(max_new_tokens=400), lambda talk, stop: (WORDS, talk.send(WORDS, stop)), WORDS)
+    next(frames), next(frames)
+    session.chat_box.stop.set()
+    list(frames)
     assert 'kv-ending">stopped' in view.chat_messages(session)[-1]["content"]
 
 

@@ -1,19 +1,33 @@
-"""A model whose weights accelerate keeps elsewhere between forwards is the model it was: for a cache, a file and a reply."""
+"""A model whose weights accelerate keeps elsewhere between forwards, or that two processes share, is the model it was: for a cache, a file and a reply.
 
+As a script this is one of the two processes.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import accelerate
 import pytest
 import torch
 import transformers
-from architectures import model_of, tiny, token_ids
+from architectures import ALTERNATING, COMMON, RECURRENT, chunks, logits_with_cache, model_of, tiny, token_ids
+from pairs import t5gemma
 from tiny_chat import make_model, some_ids
+from transformers.distributed import DistributedConfig
 
 import kvcache
+from kvcache.architecture import processes_of
 from kvcache.chat import models
+from kvcache.chat.decode_step import CompiledStep
 from kvcache.chat.engine import Done, Sampling, Token, generate_tokens
-from kvcache.saving import fingerprint
-from kvcache.weights import device_of, is_offloaded, layer_devices
+from kvcache.policies import POLICIES
+from kvcache.saving import CacheFileError, fingerprint
+from kvcache.weights import device_of, is_offloaded, layer_devices, shard_of
 
 CPU = torch.device("cpu")
 HALF_ON_DISK = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "disk", "lm_head": "disk", "model.rotary_emb": "cpu"}
@@ -177,3 +191,134 @@ def test_predictions_know_the_devices_and_what_is_measured_agrees():
     cache = kvcache.create("dynamic", model_of("llama"))
     model_of("llama")(ids, cache=cache)
     assert predicted.devices == dict(zip(("cpu", "cuda:1"), (layer.total for layer in kvcache.measure_memory(cache).layers)))
+
+
+# ------------------------------------------------------------------------------------------------------------- tensor parallel
+
+# Heads that two processes can share, so that each has several.
+HEADS = dict(num_attention_heads=8, num_key_value_heads=4, head_dim=16)
+SHARED = {
+    "llama": ("LlamaConfig", HEADS),
+    "gemma3": ("Gemma3TextConfig", {**ALTERNATING, **HEADS}),
+    "qwen3_5_text": (RECURRENT["qwen3_5_text"][0], {**RECURRENT["qwen3_5_text"][1], **HEADS}),
+    "bamba": (RECURRENT["bamba"][0], RECURRENT["bamba"][1]),  # whose plan leaves its heads whole
+}
+SETTINGS = {
+    "static": [{"max_cache_len": 128}], "offloaded_static": [{"max_cache_len": 128}], "hybrid": [{"max_cache_len": 128}], "sliding_window": [{"window_length": 32}], "sink": [{"window_length": 32}],
+    "evicting": [{"policy": policy, "budget": 64} for policy in POLICIES],
+    "quantized": [{"nbits": nbits, "residual_length": 16, "q_group_size": 32} for nbits in (8, 4, 2)] + [{"backend": "hqq", "residual_length": 16, "q_group_size": 32}],
+}  # fmt: skip
+
+
+def whole_model(architecture):
+    """A random model whose attention matters, in float64, so that another order of summing rounds no code and evicts no token otherwise."""
+    config_class, changes = SHARED[architecture]
+    torch.manual_seed(2)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config_class)(**{**COMMON, **changes})).eval()
+    with torch.no_grad():
+        for where, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed" not in where and "A_log" not in where:
+                parameter.mul_(4.0)
+    return model.double()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [*SHARED, "t5gemma"])
+def test_two_processes_that_share_a_model_say_what_one_says_on_every_cache(architecture, tmp_path):
+    whole = t5gemma() if architecture == "t5gemma" else whole_model(architecture)
+    whole.save_pretrained(tmp_path / "model")
+    launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(tmp_path), architecture]
+    ended = subprocess.run(launched, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = [line for line in ended.stdout.splitlines() if "as one process" in line]
+    suited = ["encoder_decoder"] if architecture == "t5gemma" else [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole)]
+    assert {line.split()[0] for line in said} == set(suited) and len(said) >= 2 * len(suited), ended.stdout
+
+
+def one_of_two(folder, architecture):
+    """What each of the two processes does: every cache on its part of the model, beside the whole model at home."""
+    torch.set_num_threads(1)
+    if architecture == "t5gemma":
+        return with_an_encoder(folder)
+    whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
+    part = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    number, count = shard_of(part)
+    assert count == 2 and shard_of(whole) is None and processes_of(part.config) == (1 if architecture == "bamba" else 2) and processes_of(whole.config) == 1
+    assert "tensor parallel" in CompiledStep(part).why_not(kvcache.create("dynamic", part))
+    for name in [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole)]:
+        for settings in SETTINGS.get(name, [{}]):
+            if settings.get("policy") == "tova" and processes_of(part.config) > 1:
+                with pytest.raises(ValueError, match="tova chooses by all heads together"):
+                    kvcache.create(name, part, **settings)
+                continue
+            as_one_process(name, settings, whole, part, number, folder, singly=architecture in RECURRENT)
+            print(name, settings, "as one process", flush=True)
+
+
+@torch.no_grad()
+def with_an_encoder(folder):
+    kind = transformers.T5GemmaForConditionalGeneration
+    models = whole, part = kind.from_pretrained(folder / "model", dtype=torch.float64).eval(), kind.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    heard, ids = token_ids(1, 40), token_ids(1, 80, seed=1)
+    for own in ("dynamic", "static", "sliding_window", "quantized"):
+        caches = [kvcache.create("encoder_decoder", model, self_cache=own) for model in models]
+        found = []
+        for model, cache in zip(models, caches):
+            encoded = model.model.encoder(heard)
+            pieces = [model(encoder_outputs=encoded, decoder_input_ids=ids[:, a:b], past_key_values=cache).logits for a, b in [(0, 70), *((at, at + 1) for at in range(70, 80))]]
+            found.append(torch.cat(pieces, dim=1))
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+        home, mine = (kvcache.measure_memory(cache.self_attention_cache).by_kind() for cache in caches)
+        assert all(nbytes == 2 * mine[kind] for kind, nbytes in home.items()), own
+        with pytest.raises(ValueError, match="not predicted, only measured"):
+            kvcache.predict_memory("encoder_decoder", part, 70, source_tokens=40, self_cache=own)
+        print("encoder_decoder", own, "as one process", flush=True)
+
+
+def as_one_process(name, settings, whole, part, number, folder, singly):
+    ids, bounds, rest = token_ids(2, 90), chunks(80, 1), [(0, 1), (1, 10)]
+    if singly:  # tokens behind a prompt come one by one
+        bounds, rest = [(0, 70), *((at, at + 1) for at in range(70, 80))], [(at, at + 1) for at in range(10)]
+    ours, expected = kvcache.create(name, part, **settings), kvcache.create(name, whole, **settings)
+    assert_alike(ours, expected, ids[:, :80], part, whole, bounds)
+    assert_bytes_are_this_processs(name, settings, whole, part)
+    for cache in (ours, expected):
+        cache.reorder_cache(torch.tensor([1, 0]))
+    path = folder / f"{name}.safetensors"
+    ours.save(path, part)
+    mine = path.with_name(f"{name}-0000{number}-of-00002.safetensors")
+    with pytest.raises(CacheFileError, match=f"holds the heads of part {number} of 2 of a tensor parallel one, and the model at hand is a whole model"):
+        kvcache.load_cache(mine, whole)
+    loaded, fork = kvcache.load_cache(path, part), ours.fork()
+    for cache in (loaded, fork, ours):
+        assert_alike(cache, expected.fork(), ids[:, 80:], part, whole, rest)
+    mine.unlink()
+    expected.save(path, whole)
+    shutil.copy(path, mine)
+    with pytest.raises(CacheFileError, match="holds the heads of a whole model, and the model at hand is part"):
+        kvcache.load_cache(path, part)
+
+
+def assert_alike(ours, expected, ids, part, whole, bounds):
+    found, wanted = (logits_with_cache(model, ids, cache, bounds) for model, cache in ((part, ours), (whole, expected)))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)  # codes are decoded in float32; one code that differs moves logits by a thousand times as much
+    for mine, theirs in zip(ours.layers, expected.layers):
+        assert getattr(mine, "held", None) == getattr(theirs, "held", None)
+
+
+def assert_bytes_are_this_processs(name, settings, whole, part):
+    """As predicted, and where heads are shared the half of all that belongs to them."""
+    measured = []
+    for model in (part, whole):
+        cache = kvcache.create(name, model, **settings)
+        logits_with_cache(model, token_ids(1, 70), cache, [(0, 70)])
+        measured.append(kvcache.measure_memory(cache))
+        assert kvcache.predict_memory(name, model, 70, **settings).by_kind() == measured[-1].by_kind(), name
+    mine, all_of_it = (memory.by_kind() for memory in measured)
+    for kind in ("keys", "values", "scales", "residual"):  # recurrent states are not shared, see the plans of such models
+        assert processes_of(part.config) * mine[kind] == all_of_it[kind], (name, kind)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    one_of_two(Path(sys.argv[1]), sys.argv[2])

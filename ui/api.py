@@ -129,7 +129,7 @@ def compare_caches(registry: Registry, key: str, messages: list[str], wanted: li
                     pass
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-    return comparison.record() | {"parting": comparison.parting}
+    return comparison.record()
 
 
 def wire_api(registry: Registry, default_model: str = models.DEFAULT) -> None:

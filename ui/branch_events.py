@@ -6,7 +6,7 @@ import gradio as gr
 from kvcache.chat import models
 
 from . import branches, html_parts, view
-from .events import give_back_after, key_of, refused
+from .events import give_back_after, keep_after, key_of, refused
 from .layout import ChatTab
 from .share import IN_USE, filled_in, form_outputs
 from .state import Registry, Session
@@ -30,9 +30,10 @@ def wire_branches(tab: ChatTab, registry: Registry) -> None:
             return gr.skip()
         return _done(tab, session, lambda session: session.branches.switch(session, number)) | branches.shown(form, session)
 
-    form.fork.click(fork, form.turn, painted, **quick)
-    give_back_after(form.edit.click(edit, form.turn, painted, **quick), tab.message, registry, lambda session: session.chat_box)
-    form.list.input(switch, form.list, painted, **quick)
+    edited = form.edit.click(edit, form.turn, painted, **quick)
+    give_back_after(edited, tab.message, registry, lambda session: session.chat_box)
+    for event in (edited, form.fork.click(fork, form.turn, painted, **quick), form.list.input(switch, form.list, painted, **quick)):
+        keep_after(event, tab, registry)
 
 
 def _done(tab: ChatTab, session: Session, work) -> dict:
@@ -45,6 +46,6 @@ def _done(tab: ChatTab, session: Session, work) -> dict:
             session.conversation.attach(models.load(session.settings.model))
     except ValueError as error:
         return refused(tab, str(error))
-    return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence or "", "info"), tab.branches.turn: None, tab.system: session.settings.system,
+    return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence or "", "info"), tab.branches.turn: "", tab.system: session.settings.system,
             **dict(zip((tab.memory, tab.history, tab.fates), view.charts_at_rest(session))), **branches.shown(tab.branches, session),
             **filled_in(tab, session.settings, session.conversation.loaded.config)}

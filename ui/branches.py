@@ -23,7 +23,6 @@ class Branch:
     conversation: Conversation
     settings: Any
     history: History = field(default_factory=History)
-    endings: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -37,26 +36,39 @@ class Branches:
         """Those that are not shown: their caches are held beside the session's own."""
         return [branch for number, branch in enumerate(self.all) if number != self.at]
 
-    def fork(self, session: Any, turns: int | None) -> str:
-        """Fork the chat behind so many turns, or behind the last, and show the branch; returns a sentence. Raises ValueError."""
+    def fork(self, session: Any, turns: int | str | None) -> str:
+        """Fork the chat behind a turn, or behind the last, and show the branch; returns a sentence. Raises ValueError."""
+        turns = _turn(session.conversation, turns, "fork behind")
+        self._fork(session, turns)
+        return f"Forked behind turn {turns}: what you say now changes this branch alone."
+
+    def _fork(self, session: Any, turns: int) -> None:
+        """Show a branch that has the first `turns`; none is a chat that begins anew."""
         talk = session.conversation
-        turns = _turn(talk, turns, 0, "fork behind")
         if len(self.all) >= MOST:
             raise ValueError(f"There are {MOST} branches, the most that are kept: Clear lets go of them.")
         branch = talk.fork(turns)
         self.keep(session)
-        self.all = self.all or [Branch("main", talk, session.settings, session.history, session.endings)]
-        self.all.append(Branch(f"{self.all[self.at].name} › {turns}", branch, session.settings, endings={turn: why for turn, why in session.endings.items() if turn < turns}))
+        self.all = self.all or [Branch("main", talk, session.settings, session.history)]
+        self.all.append(Branch(f"{self.all[self.at].name} › {turns}", branch, session.settings))
         self._show(session, len(self.all) - 1)
-        return f"Forked behind turn {turns}: what you say now changes this branch alone."
 
-    def edit(self, session: Any, turn: int | None) -> str:
+    def edit(self, session: Any, turn: int | str | None) -> str:
         """Fork before a turn, or before the last, and give its message back to be changed; the reply that it had stays as the branch it was forked from. Raises ValueError."""
-        turn = _turn(session.conversation, turn, 1, "edit")
+        turn = _turn(session.conversation, turn, "edit")
         text = session.conversation.turns[turn - 1].user
-        self.fork(session, turn - 1)
+        self._fork(session, turn - 1)
         session.chat_box.give_back(text)
         return f"Message {turn} is in the box: change it or send it again. The reply that it had stays as a branch."
+
+    def retry(self, session: Any, turn: int | str | None) -> str | None:
+        """Fork before a turn and return its message, to be sent again; None for the last turn, whose reply is made again in its place. Raises ValueError."""
+        turn = _turn(session.conversation, turn, 1, "retry")
+        if turn == len(session.conversation.turns):
+            return None
+        text = session.conversation.turns[turn - 1].user
+        self.fork(session, turn - 1)
+        return text
 
     def switch(self, session: Any, number: int) -> None:
         """Show another branch; the one shown so far stays as it is."""
@@ -68,11 +80,11 @@ class Branches:
         """Take note of what the shown branch has come to: a change of the cache gives it another conversation."""
         if self.all:
             shown = self.all[self.at]
-            shown.conversation, shown.settings, shown.history, shown.endings = session.conversation, session.settings, session.history, session.endings
+            shown.conversation, shown.settings, shown.history = session.conversation, session.settings, session.history
 
     def _show(self, session: Any, number: int) -> None:
         self.at, branch = number, self.all[number]
-        session.conversation, session.settings, session.history, session.endings = branch.conversation, branch.settings, branch.history, branch.endings
+        session.conversation, session.settings, session.history = branch.conversation, branch.settings, branch.history
         session.earlier_stats = []
 
     def forget(self) -> None:
@@ -91,12 +103,12 @@ class Branches:
         return [(_words(branch, [cache for cache in caches if cache is not branch.conversation.cache and cache is not None]), number) for number, branch in enumerate(self.all)]
 
 
-def _turn(talk: Conversation | None, turn: int | None, least: int, what: str) -> int:
+def _turn(talk: Conversation | None, turn: int | str | None, what: str) -> int:
     """The turn that was asked for, the last where none was. Raises ValueError."""
     if talk is None or not talk.messages:
         raise ValueError(f"There is no turn to {what} yet: the conversation is empty.")
     count = len(talk.turns)
-    return count if turn is None else whole_number(f"The turn to {what}", turn, least, count, typed=True)
+    return count if turn in (None, "") else whole_number(f"The turn to {what}", turn, 1, count, typed=True)
 
 
 def _words(branch: Branch, others: Iterable[Any]) -> str:
@@ -112,9 +124,10 @@ def _words(branch: Branch, others: Iterable[Any]) -> str:
 
 @dataclass(frozen=True)
 class BranchForm:
-    turn: gr.Number
+    turn: gr.Textbox  # a gr.Number that is empty becomes 0
     fork: gr.Button
     edit: gr.Button
+    retry: gr.Button
     list: gr.Radio
 
 
@@ -123,9 +136,10 @@ def branch_form() -> BranchForm:
     with gr.Row(elem_classes="kv-buttons", elem_id="kv-branches"):
         fork = gr.Button("Fork", size="sm", elem_id="kv-fork")
         edit = gr.Button("Edit", size="sm", elem_id="kv-edit")
-        turn = gr.Number(None, precision=0, minimum=0, label="Turn to fork behind, or to edit", container=False, placeholder="turn: the last one", elem_id="kv-fork-turn", scale=0, min_width=150)
+        retry = gr.Button("Retry", size="sm", elem_id="kv-retry")
+        turn = gr.Textbox("", lines=1, max_lines=1, label="Turn to fork behind, to edit or to retry", show_label=False, container=False, placeholder="turn: the last one", elem_id="kv-fork-turn", scale=0, min_width=150)
     listed = gr.Radio([], visible=False, label="Branches", elem_id="kv-branch-list", info="Bytes of each cache; what it shares with others is held once.")
-    return BranchForm(turn, fork, edit, listed)
+    return BranchForm(turn, fork, edit, retry, listed)
 
 
 def shown(form: BranchForm, session: Any) -> dict:

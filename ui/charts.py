@@ -5,16 +5,21 @@ resolves them when it draws, so one figure serves light and dark.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvcache.chat.engine import Prefill, Token
+from kvcache.measure.speed.figures import size_text, ticks
 
 KINDS = ("keys", "values", "scales", "residual", "state", "reserved")
 COLUMNS = (("var(--kv-column-0)", 5, "solid"), ("var(--kv-column-1)", 3.5, "dash"), ("var(--kv-column-2)", 2.5, "dot"), ("var(--kv-column-3)", 1.5, "solid"))  # thinner ones on top: lines that coincide are all seen
 MAX_POINTS = 200
 POINT = ("processed", "seen", "held", "used_nbytes", "nbytes")  # what is recorded after each token
 MAX_LABELLED_LAYERS = 12
+LEAST_KL = 1e-5  # nats: the lowest that a logarithmic axis shows
+ROLLING = 16  # tokens of which a rolling mean is taken
+SYMBOLS = ("circle", "square", "diamond", "triangle-up")  # of the columns, beside their colours
 
 
 def human_bytes(nbytes: float) -> str:
@@ -41,9 +46,11 @@ def ratio_text(dynamic_nbytes: float, nbytes: float) -> str:
 # -- memory by layer ---------------------------------------------------------------------------------------------
 
 def memory_figure(snapshot) -> dict:
-    """Horizontal stacked bars, one colour per kind of byte: one per layer, layer 0 on top, or one for all where they are alike."""
+    """Horizontal stacked bars, one colour per kind of byte: one per layer, layer 0 on top, or one for all where they are alike; one per device where there are several."""
     layers, names = [layer.as_dict() for layer in snapshot.layers], layer_names(snapshot)
-    if len(layers) > 1 and all(layer == layers[0] for layer in layers):
+    if snapshot.devices:
+        layers, names = [memory.as_dict() for _, memory in snapshot.devices], [device for device, _ in snapshot.devices]
+    elif len(layers) > 1 and all(layer == layers[0] for layer in layers):
         layers, names = [{kind: len(layers) * nbytes for kind, nbytes in layers[0].items()}], [f"{len(layers)} layers"]
     kinds = [kind for kind in KINDS if any(layer[kind] for layer in layers)]
     data = [_kind_bars(kind, [layer[kind] for layer in layers], names) for kind in kinds]
@@ -95,6 +102,7 @@ class History:
 
     The x axis is tokens processed, not sequence length: a rewind shows as a step down, a recomputation as a climb.
     """
+    former: tuple[str, list[tuple[int, ...]]] | None = None  # the cache that was there before, and its points
     points: list[tuple[int, ...]] = field(default_factory=lambda: [(0,) * len(POINT)])
     turns: list[int] = field(default_factory=list)  # processed at the start of each turn
     _start: int = 0  # processed at the start of this reply
@@ -161,6 +169,7 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
     data = [
         *reserved,
         *_would_hold(x, seen, dynamic_nbytes),
+        *_ghost(history),
         _line("this cache", x, used, "var(--kv-text)", unit="B", fill=True),
         _line("tokens seen", x, seen, "var(--kv-text-soft)", axis="y2", dash="dot"),
         _line("tokens held", x, held, "var(--kv-text)", axis="y2"),
@@ -172,6 +181,14 @@ def history_figure(history: History, dynamic_nbytes: Callable[[int], int], *, wi
         shapes.append(_level(limit))
         notes.append(_level_label(limit, f"{name} {limit:,}"))
     return {"data": data, "layout": _history_layout(shapes, notes)}
+
+
+def _ghost(history: History) -> list[dict]:
+    """The line of the cache that was there before a switch."""
+    if history.former is None:
+        return []
+    name, points = history.former
+    return [_line(f"before: {name}", [point[0] for point in points], [point[3] for point in points], "var(--kv-ink-soft)", unit="B", width=3)]
 
 
 def _line(name: str, x: list, y: list, colour: str, *, axis: str = "y", dash: str = "solid", unit: str = "",
@@ -243,6 +260,62 @@ def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Calla
     return {"data": data, "layout": layout}
 
 
+def quality_figure(points: Sequence[tuple[int, str, int, float]]) -> dict:
+    """Mean KL over bytes in use, both logarithmic, a labelled point per column. points: (column, label, bytes, nats)."""
+    by_size = sorted(points, key=lambda point: point[2])
+    data = [_quality_point(*point, "top center" if place % 2 else "bottom center") for place, point in enumerate(by_size)]
+    sizes = [nbytes for _, _, nbytes, _ in points]
+    marks = ticks([*sizes, min(sizes) / 2, max(sizes) * 2])
+    across = {"type": "log", "title": {"text": "bytes in use", "standoff": 6}, "tickmode": "array", "tickvals": marks, "ticktext": list(map(size_text, marks)),
+              "range": [math.log10(min(sizes) / 3), math.log10(max(sizes) * 3)]}
+    layout = {"meta": {"named": True}, "margin": {"l": 64, "r": 14, "t": 10, "b": 44}, "hovermode": "closest", "xaxis": across, "yaxis": _kl_axis([kl for *_, kl in points])}
+    return {"data": data, "layout": layout}
+
+
+def _quality_point(n: int, label: str, nbytes: int, kl: float, where: str) -> dict:
+    colour = COLUMNS[n][0]
+    return {
+        "type": "scatter", "mode": "markers+text", "name": label, "x": [nbytes], "y": [max(kl, LEAST_KL)], "text": [label], "textposition": where, "cliponaxis": False,
+        "marker": {"size": 11, "color": colour, "symbol": SYMBOLS[n]}, "line": {"color": colour}, "textfont": {"size": 12, "color": "var(--kv-text)"},
+        "hovertemplate": f"{label}: {human_bytes(nbytes)}, KL {kl:.2g}<extra></extra>",
+    }
+
+
+def _kl_axis(values: Sequence[float]) -> dict:
+    marks = [mark for mark in ticks([LEAST_KL, max([0.1, *values])]) if mark >= LEAST_KL]
+    return {"type": "log", "title": {"text": "KL, nats", "standoff": 4}, "tickmode": "array", "tickvals": marks,
+            "ticktext": ["\u2264 1e-5" if mark == marks[0] else f"{mark:g}" for mark in marks], "range": [math.log10(LEAST_KL) - 0.5, math.log10(max([0.1, *values])) + 0.4]}
+
+
+def kl_figure(columns: Sequence[tuple[int, str, Mapping[int, float]]], starts: Sequence[int]) -> dict:
+    """KL over the first column's reply tokens, the mean of the latest ROLLING, a line per column. columns: (column, label, nats by token); starts: the first token of each turn."""
+    data = []
+    for n, label, kl in columns:
+        colour, width, dash = COLUMNS[n]
+        line = _line(label, [at + 1 for at in kl], [max(value, LEAST_KL) for value in rolling(kl)], colour, width=width, dash=dash)
+        data.append(line | {"hovertemplate": "%{y:.2g}", "line": {"color": colour, "width": width, "dash": dash}})
+    length = max((max(kl, default=0) for *_, kl in columns), default=0)
+    notes = [_turn_label(at + 1, number) for at, number in labelled_turns(list(starts), length)]
+    layout = _history_layout([_turn_mark(at + 1) for at in starts[1:]], notes) | {"yaxis": _kl_axis([value for *_, kl in columns for value in rolling(kl)])}
+    layout.pop("yaxis2")
+    layout["margin"] = layout["margin"] | {"l": 64}
+    layout["xaxis"] = layout["xaxis"] | {"title": {"text": "tokens of the first cache's replies", "standoff": 6}, "anchor": "y"}
+    return {"data": data, "layout": layout}
+
+
+def rolling(kl: Mapping[int, float]) -> list[float]:
+    """At each token, the mean of what was measured of the latest ROLLING."""
+    values, places = list(kl.values()), list(kl)
+    found, first, total = [], 0, 0.0
+    for end, at in enumerate(places):
+        total += values[end]
+        while places[first] <= at - ROLLING:
+            total -= values[first]
+            first += 1
+        found.append(max(total, 0.0) / (end - first + 1))
+    return found
+
+
 # -- in words ----------------------------------------------------------------------------------------------------
 
 def memory_words(snapshot) -> str:
@@ -251,7 +324,8 @@ def memory_words(snapshot) -> str:
     parts = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in by_kind.items() if n)
     cross = sum(layer.total for layer in snapshot.layers[len(snapshot.layers) - snapshot.cross:])
     text = f" Of these, {human_bytes(cross)} are cross-attention's, for the text that the encoder read." if snapshot.cross else ""
-    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".") + text
+    places = ", ".join(f"{human_bytes(memory.total)} on {device}" for device, memory in snapshot.devices)
+    return f"{len(snapshot.layers)} layers hold {human_bytes(snapshot.total)}" + (f": {parts}." if parts else ".") + (f" {places}." if places else "") + text
 
 
 def length_facts(snapshot, dynamic_nbytes: int, *, predicted: int | None = None, window: int | None = None,

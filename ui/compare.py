@@ -81,11 +81,12 @@ class Column:
     turns: list[Turn] = field(default_factory=list)
     snapshot: Snapshot | None = None
     out: str = ""  # why it takes part no more: the sentence with which it refused a message
-    kl: list[float] = field(default_factory=list)  # nats from the first column, at every token of its replies
+    kl: dict[int, float] = field(default_factory=dict)  # nats from the first column, by token of all that one's replies, from 0
+    parting: dict[str, Any] | None = None  # where it first differs from the first column, and what both expected there; see `drift.measure`
 
     @property
     def mean_kl(self) -> float | None:
-        return sum(self.kl) / len(self.kl) if self.kl else None
+        return sum(self.kl.values()) / len(self.kl) if self.kl else None
 
     def begin(self, text: str, expects: str) -> None:
         """The next message."""
@@ -132,10 +133,9 @@ class Comparison:
         self.columns = [self._column(n, settings) for n, settings in enumerate(wanted)]
         self._number_twins()
         self.shadows: list = []  # second caches, fed the first column's text by `drift.measure`
-        self.forced = 0  # tokens they have seen
+        self.forced: list[int] = []  # tokens they have seen
         self.full: set[int] = set()  # columns whose second cache has no room for more of it: nothing is measured of them any more
         self.heard: list[int] = []  # what their encoder has read
-        self.parting: dict[str, Any] | None = None  # where a column first differed, and what both expected there
 
     def _column(self, n: int, settings: Settings) -> Column:
         try:
@@ -182,8 +182,7 @@ class Comparison:
             other.columns[n] = self.columns[n]
         if 0 not in kept:
             for column in other.columns:
-                column.kl = []
-        other.parting = self.parting if 0 in kept and self.parting and self.parting["column"] in kept else None
+                column.kl, column.parting = {}, None
         return other
 
     @property
@@ -227,6 +226,37 @@ class Comparison:
                 yield column
             if column.turns[-1].reason == "stopped":
                 return
+
+    def again(self, stop: threading.Event | None = None) -> Iterator[Column]:
+        """Have every column that takes part answer the last message again, with the next seed where tokens are drawn; yields as `ask`.
+
+        A column that is stopped before its first token keeps the reply that it had. Raises ValueError, before anything has changed, where there is none.
+        """
+        if not self.asked or self.broken or self.behind:
+            raise ValueError("There is no reply of every column to make again: send a message first.")
+        replies = {n: column.conversation.regenerate(stop) for n, column in enumerate(self.columns) if not column.out}
+        self.shadows = []  # they have seen the reply that goes
+        first = self.starts[-1]
+        for column in self.columns:
+            column.kl = {at: nats for at, nats in column.kl.items() if at < first}
+            if column.parting and column.parting["turn"] == len(self.asked):
+                column.parting = None
+        return self._interleave([self._answer_again(self.columns[n], reply) for n, reply in replies.items()])
+
+    def _answer_again(self, column: Column, reply: Iterator) -> Iterator[Column]:
+        before = column.turns[-1]
+        column.turns[-1] = Turn(before.user, before.expects)
+        column.history.start_turn(again=True)
+        for event in reply:
+            column.add(event)
+            yield column
+        if not column.turns[-1].tokens:
+            column.turns[-1] = before
+
+    @property
+    def starts(self) -> list[int]:
+        """By turn, how many tokens of the first column's replies come before it."""
+        return [sum(len(turn.ids) for turn in self.columns[0].turns[:n]) for n in range(len(self.columns[0].turns))]
 
     def _interleave(self, answers: list[Iterator[Column]]) -> Iterator[Column]:
         self.broken, self.stopped, self.taken_back = True, False, False  # until every column has finished
@@ -301,6 +331,7 @@ class Comparison:
         first = self.wanted[0]
         columns = [row | {
             "replies": [turn.text for turn in column.turns], "reply_ids": [turn.ids for turn in column.turns],
+            "seeds": [turn.seed for turn in column.conversation.turns], "parting": column.parting, "kl": [[at + 1, nats] for at, nats in column.kl.items()],
             "history": [dict(zip(POINT, point)) for point in decimate(column.history.points)],
         } for row, column in zip(self.rows(), self.columns)]
         return {"model": self.loaded.id, "system": first.system, "sampling": dict(first.sampling), "messages": self.users,

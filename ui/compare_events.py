@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import gradio as gr
 
@@ -50,6 +51,8 @@ DEMO_READING = (
 
 
 TAKEN_BACK_FROM_ALL = "Stopped before every cache had begun to answer: the message was taken back. The turns before it stay, and the next message goes on from them."
+PLAY = object()  # what waits where the demo's button was pressed
+OTHER_SETTINGS = "The model, the caches, their settings or the sampling are no longer those of the replies: Run all goes on with what is set."
 AT_REST = gr.update(submit_btn="Run all", stop_btn=False)
 
 
@@ -97,17 +100,42 @@ def run(tab: CompareTab, registry: Registry, session: Session, wanted: list, mes
         replies = comparison.ask(messages[0][0], stop, messages[0][1])
     except Exception as error:
         session.compare_box.give_back(typed)
-        yield {tab.notice: html_parts.notice(reason(error), "error"), tab.message: AT_REST}
+        yield refused(tab, reason(error))
         return
     note = said or begun or alike_words(comparison)
+    rest = (comparison.ask(text, stop, expects) for text, expects in messages[1:])
+    yield from answered(tab, registry, session, comparison, chain([replies], rest), typed, note, _no_longer(tab, len(wanted)) if again else _nothing_yet(tab))
+
+
+def regenerate(tab: CompareTab, registry: Registry, session: Session, wanted: list) -> Iterator[dict]:
+    """Have all columns answer the last message again, painting as they stream."""
+    comparison = session.comparison
+    try:
+        if comparison is None:
+            raise ValueError(started_over(session) or "There is no reply to make again: send a message first.")
+        if list(comparison.wanted) != wanted:
+            raise ValueError(OTHER_SETTINGS)
+        replies = comparison.again(session.compare_box.stop)
+    except ValueError as error:
+        yield refused(tab, str(error))
+        return
+    greedy = not comparison.columns[0].conversation.sampling.temperature
+    yield from answered(tab, registry, session, comparison, [replies], "", "At temperature 0 a reply made again is the same." if greedy else "", {})
+
+
+def refused(tab: CompareTab, sentence: str) -> dict:
+    return {tab.notice: html_parts.notice(sentence, "error"), tab.message: AT_REST}
+
+
+def answered(tab: CompareTab, registry: Registry, session: Session, comparison: Comparison, replies: Iterable[Iterator], typed: str, note: str, shown: dict) -> Iterator[dict]:
+    """Paint the columns' replies to one message after the other, and measure each. `shown`: what else the first frame changes."""
+    stop = session.compare_box.stop
     session.comparison, session.lost_comparison = comparison, False
     try:
         with session.at_work():
-            yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON,
-                   tab.table: compare_view.table_html(comparison)} | (_no_longer(tab, len(wanted)) if again else _nothing_yet(tab))
-            for n, (text, expects) in enumerate(messages):
-                replies = replies if n == 0 else comparison.ask(text, stop, expects)
-                yield from _paint(tab, stop, comparison, replies)
+            yield {tab.notice: html_parts.notice(note, "info"), tab.message: layout.STOP_BUTTON, tab.table: compare_view.table_html(comparison)} | shown
+            for one in replies:
+                yield from _paint(tab, stop, comparison, one)
                 if not comparison.ended_early:
                     yield from _drift(tab, comparison, stop, note)
                 if stop.is_set() or comparison.ended_early:
@@ -143,7 +171,7 @@ def started_over(session: Session) -> str:
 
 def _nothing_yet(tab: CompareTab) -> dict:
     """What a new comparison has not shown yet must not stand there from the one before."""
-    return {tab.divergence: "", tab.downloads: ""} | {column.thread: "" for column in tab.columns}
+    return dict.fromkeys((tab.divergence, tab.downloads, tab.quality, tab.kl), "") | {column.thread: "" for column in tab.columns}
 
 
 def _no_longer(tab: CompareTab, columns: int) -> dict:
@@ -181,8 +209,8 @@ def _threads(tab: CompareTab, comparison: Comparison) -> dict:
 
 
 def _results(tab: CompareTab, comparison: Comparison) -> dict:
-    return {tab.table: compare_view.table_html(comparison), tab.divergence: compare_view.divergence_html(comparison.parting),
-            tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
+    return {tab.table: compare_view.table_html(comparison), tab.divergence: compare_view.divergence_html(comparison) or layout.NOTHING_DIVERGED, tab.quality: compare_view.quality_value(comparison),
+            tab.kl: compare_view.kl_value(comparison), tab.downloads: compare_view.downloads_html(comparison), **_threads(tab, comparison)}
 
 
 def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
@@ -190,27 +218,30 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
     forms = set().union(*(column.form.inputs for column in tab.columns))
     inputs = chat.settings | forms | {tab.count, tab.ticket}
     threads = [column.thread for column in tab.columns]
-    painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, *threads]
+    painted = [tab.notice, tab.message, tab.table, tab.divergence, tab.downloads, tab.chart, tab.quality, tab.kl, *threads]
     compute = {**COMPARE_QUEUE, "show_progress": "minimal", "show_progress_on": [tab.table],
                "api_visibility": "private", "trigger_mode": "multiple"}  # one that was started over may still wait
     quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
-    def begin(values, session, messages, afresh, typed="", said=""):
+    def begin(values, session, work, typed=""):
         try:
             wanted = read_columns(chat, tab, values)
         except ValueError as error:
             session.compare_box.give_back(typed)
-            yield {tab.notice: html_parts.notice(str(error), "error"), tab.message: AT_REST}
+            yield refused(tab, str(error))
             return
-        yield from run(tab, registry, session, wanted, messages, afresh, typed, said)
+        yield from work(wanted)
 
     def accept(text, request: gr.Request):
         box = registry.get(key_of(request)).compare_box
         return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.ticket: box.ticket} if box.take(text) else gr.skip()
 
-    def accept_demo(request: gr.Request):
-        box = registry.get(key_of(request)).compare_box
-        return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(AGAIN) else gr.skip()
+    def pressed(wanted):
+        def accept(request: gr.Request):
+            box = registry.get(key_of(request)).compare_box
+            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
+
+        return accept
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
@@ -218,12 +249,16 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
                            lambda notice: {tab.notice: notice, tab.message: AT_REST}, values[tab.ticket])
 
     def answer(values, session, wanted):
-        return demo(values, session) if wanted is AGAIN else begin(values, session, [(wanted, "")], False, wanted)
+        if wanted is PLAY:
+            return demo(values, session)
+        if wanted is AGAIN:
+            return begin(values, session, lambda settings: regenerate(tab, registry, session, settings))
+        return begin(values, session, lambda settings: run(tab, registry, session, settings, [(wanted, "")], False, wanted), wanted)
 
     def demo(values, session):
         text, messages = demo_for(loaded_or_none(values[chat.model]))
         values, said = (values | {chat.system: text}, f"The demo's text, which the encoder reads: {text}") if text else (values, "")
-        return begin(values, session, messages, True, said=said)
+        return begin(values, session, lambda settings: run(tab, registry, session, settings, messages, True, said=said))
 
     def restart(request: gr.Request):
         session = registry.get(key_of(request))
@@ -231,12 +266,13 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
             return {tab.notice: html_parts.notice("The caches have not stopped yet: press Start over again in a moment.", "error")}
         session.comparison, session.lost_comparison = None, False
         empty = '<p class="kv-quiet">Run a message to fill this table.</p>'
-        return {tab.notice: "", tab.message: AT_REST, tab.table: empty, tab.divergence: "", tab.downloads: "", tab.chart: ""} | dict.fromkeys(threads, "")
+        return {tab.notice: "", tab.message: AT_REST, tab.table: empty} | dict.fromkeys((tab.divergence, tab.downloads, tab.chart, tab.quality, tab.kl, *threads), "")
 
     accepted = [tab.message, tab.ticket]
-    for taken in (tab.message.submit(accept, tab.message, accepted, **quick), tab.demo.click(accept_demo, None, accepted, **quick)):
-        answered = fetched(taken, chat.model).then(send, inputs, painted, **compute)
-        give_back_after(answered, tab.message, registry, lambda session: session.compare_box)
+    for taken in (tab.message.submit(accept, tab.message, accepted, **quick), tab.demo.click(pressed(PLAY), None, accepted, **quick),
+                  tab.regenerate.click(pressed(AGAIN), None, accepted, **quick)):
+        sent = fetched(taken, chat.model).then(send, inputs, painted, **compute)
+        give_back_after(sent, tab.message, registry, lambda session: session.compare_box)
     restarted = tab.restart.click(restart, None, painted, **quick)
     give_back_after(restarted, tab.message, registry, lambda session: session.compare_box)
     tab.message.stop(stops(registry, lambda session: session.compare_box), None, None, **quick)

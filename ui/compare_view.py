@@ -141,35 +141,76 @@ def cell_text(name: str, value: Any) -> str:
     return "0" if value < 5e-5 else f"{value:.2g}"
 
 
-# -- the first diverging token -----------------------------------------------------------------------------------
+# -- where columns part --------------------------------------------------------------------------------------------
 
-def divergence_html(parting: dict[str, Any] | None) -> str:
-    """The likeliest next tokens of both caches where they first part. parting: see `drift.measure`."""
-    if parting is None:
-        return '<p class="kv-quiet">No reply differs from the first cache\'s.</p>'
-    where = f"{parting['label']}, turn {parting['turn']}, token {parting['token']}"
-    if not parting["first"]:
-        one_ended = len(parting["goes_on"]) == 1
-        words = f"only {parting['goes_on'][0]} goes on there" if one_ended else "they differ, but its cache has no room for the first one's text, so what it expects there was not measured"
-        return f'<p class="kv-quiet">{escape(where)}: {escape(words)}.</p>'
-    sides = "".join(_side_html(label, tokens, n) for label, tokens, n in (
-        (parting["first_label"], parting["first"], 0), (parting["label"], parting["other"], parting["column"])))
-    return f'<p class="kv-quiet">{escape(where)}: after the same text, the likeliest next tokens are</p><div class="kv-sides">{sides}</div>'
+def divergence_html(comparison: Comparison) -> str:
+    """Where each column first differs from the first one, with the likeliest next tokens of both there; the earliest is unfolded."""
+    places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
+    differ = sorted((place, n) for place, n in places if place)
+    alike = [comparison.columns[n].label for place, n in places if n and not place and comparison.columns[n].turns]
+    parts = "".join(_parting_html(comparison, comparison.columns[n], n, place, not rank) for rank, (place, n) in enumerate(differ))
+    says = f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} said just what {comparison.columns[0].label} has." if alike else ""
+    return parts + (f'<p class="kv-quiet">{escape(says)}</p>' if says else "")
+
+
+def _parting_html(comparison: Comparison, column: Column, n: int, place: tuple[int, int], is_open: bool) -> str:
+    where = f"{column.label}: turn {place[0] + 1}, token {place[1] + 1}"
+    body = _sides_html(comparison, column, n) if column.parting else f'<p class="kv-quiet">{escape(_unmeasured(comparison, column, n, place))}</p>'
+    return f'<details class="kv-parting"{" open" * is_open}><summary><i class="kv-swatch kv-swatch-{n}"></i>{escape(where)}</summary>{body}</details>'
+
+
+def _unmeasured(comparison: Comparison, column: Column, n: int, place: tuple[int, int]) -> str:
+    """Why it is not known what both caches expected where they part."""
+    turn, at = place
+    going_on = [each.label for each in (comparison.columns[0], column) if len(each.turns[turn].ids) > at]
+    if len(going_on) == 1:
+        return f"Only {going_on[0]} goes on there."
+    if n in comparison.full:
+        return "They differ, but its cache has no room for the first one's text, so what it expects there was not measured."
+    return "They differ; what both expect there was not measured."
+
+
+def _sides_html(comparison: Comparison, column: Column, n: int) -> str:
+    sides = ((comparison.columns[0].label, column.parting["first"], 0), (column.label, column.parting["other"], n))
+    return f'<p class="kv-quiet">After the same text, the likeliest next tokens are</p><div class="kv-sides">{"".join(_side_html(*side) for side in sides)}</div>'
 
 
 def _side_html(label: str, tokens: Sequence[tuple[str, float]], n: int) -> str:
     bars = "".join(
         f'<li><span class="kv-token">{escape(token)}</span><span class="kv-bar"><i class="kv-swatch-{n}" style="width:{share:.1%}"></i></span>'
-        f"<b>{share:.2f}</b></li>" for token, share in tokens)
+        f"<b>{escape(share_text(share))}</b></li>" for token, share in tokens)
     return f'<div><h3>{escape(label)}</h3><ol class="kv-bars">{bars}</ol></div>'
 
 
-# -- chart and files ---------------------------------------------------------------------------------------------
+def share_text(share: float) -> str:
+    """A probability: 0.43, or that it is less than can be shown."""
+    return f"{share:.2f}" if share >= 0.005 else "<.01"
+
+
+# -- charts and files --------------------------------------------------------------------------------------------
 
 def chart_value(comparison: Comparison) -> str:
     figure = charts.compare_figure([(column.label, column.history) for column in comparison.columns], dynamic_nbytes(comparison.loaded, heard_by(comparison.columns[0].conversation.cache)))
     sizes = ", ".join(f"{column.label} {human_bytes(charts.used_nbytes(column.snapshot))}" for column in comparison.columns if column.snapshot)
     return html_parts.chart_value(figure, f"Bytes in use at the end: {sizes}.")
+
+
+def quality_value(comparison: Comparison) -> str:
+    """Drift over bytes; "" before anything was measured."""
+    points = [(n, column.label, charts.used_nbytes(column.snapshot), column.mean_kl) for n, column in enumerate(comparison.columns) if column.mean_kl is not None and column.snapshot]
+    if not points:
+        return ""
+    words = "; ".join(f"{label} {human_bytes(nbytes)}, {cell_text('mean_kl', kl)}" for _, label, nbytes, kl in points)
+    return html_parts.chart_value(charts.quality_figure(points), f"Bytes in use, and mean KL from {comparison.columns[0].label} in nats: {words}.")
+
+
+def kl_value(comparison: Comparison) -> str:
+    """How far each column is from the first along its replies; "" before anything was measured."""
+    columns = [(n, column.label, column.kl) for n, column in enumerate(comparison.columns) if n and column.kl]
+    if not columns:
+        return ""
+    ends = "; ".join(f"{label} {cell_text('mean_kl', charts.rolling(kl)[-1])}" for _, label, kl in columns)
+    return html_parts.chart_value(charts.kl_figure(columns, comparison.starts), f"KL from {comparison.columns[0].label}, mean of the last {charts.ROLLING} tokens, in nats: {ends}.")
 
 
 def csv_text(comparison: Comparison) -> str:

@@ -6,32 +6,34 @@ at each token gives the mean KL divergence, and, where a reply first differs, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from kvcache import catalog
+from kvcache.chat.conversation import cuts_of
 from kvcache.chat.engine import hear, room_left
 from kvcache.measure.drift import kl_divergence, teacher_forced
 
 from .compare import Comparison
 
 SLICE = 32  # tokens measured between two looks at stop
-TOP_TOKENS = 5
+TOP_TOKENS = 10
 
 
 def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iterator[float]:
-    """Measure the last turn; yields the fraction done. Sets `kl` of every column and, at the first parting, `parting`."""
+    """Measure the last turn; yields the fraction done. Fills `kl` of every column and, where one first differs, its `parting`."""
     turn = comparison.columns[0].turns[-1]
     if not turn.tokens:
         return
-    if not comparison.shadows or turn.heard_ids != comparison.heard:
-        comparison.forced, comparison.heard, comparison.full = 0, turn.heard_ids, set()
+    if not comparison.shadows or turn.heard_ids != comparison.heard or turn.all_ids[:len(comparison.forced)] != comparison.forced:
+        comparison.forced, comparison.heard, comparison.full = [], turn.heard_ids, set()
         comparison.shadows = [_fresh_cache(comparison, n) for n in range(len(comparison.columns))]
     comparison.full |= {n for n, column in enumerate(comparison.columns) if column.out}
     prompt_end = len(turn.all_ids) - len(turn.ids)
-    prompt, seen = turn.all_ids[comparison.forced:prompt_end], comparison.forced
+    seen = len(comparison.forced)
+    prompt = turn.all_ids[seen:prompt_end]
     for start in range(0, len(turn.ids), SLICE):
         if stop is not None and stop.is_set():
             comparison.shadows = []  # they have seen a part of it: the next turn begins them anew
@@ -40,9 +42,7 @@ def measure(comparison: Comparison, stop: threading.Event | None = None) -> Iter
         _measure_slice(comparison, prompt, part, turn.all_ids[:seen], start)
         prompt, seen = part[-1:], prompt_end + start + len(part) - 1
         yield (start + len(part)) / len(turn.ids)
-    comparison.forced = seen
-    if comparison.parting is None:
-        comparison.parting = _ending(comparison)
+    comparison.forced = turn.all_ids[:seen]
 
 
 def _fresh_cache(comparison: Comparison, n: int) -> Any:
@@ -56,50 +56,28 @@ def _fresh_cache(comparison: Comparison, n: int) -> Any:
 def _measure_slice(comparison: Comparison, prompt: Sequence[int], part: Sequence[int], seen_ids: Sequence[int], start: int) -> None:
     """Feed every second cache that has room. A smaller one than the first column's is measured as far as it reaches."""
     tables: dict[int, torch.Tensor] = {}  # each [T, V]
+    cuts = cuts_of(comparison.columns[0].conversation.turns[:-1], (*seen_ids, *prompt))
     for n, cache in enumerate(comparison.shadows):
         fits = min(len(part), room_left(comparison.loaded, cache, len(seen_ids))[0] - len(prompt) + 1)
         if n not in comparison.full and fits > 0:
-            tables[n] = teacher_forced(comparison.loaded, cache, prompt, part[:int(fits)], seen_ids)
+            as_before = cuts if catalog.entry(comparison.columns[n].settings.cache).lossy else ()  # where it begins anew
+            tables[n] = teacher_forced(comparison.loaded, cache, prompt, part[:int(fits)], seen_ids, cuts=as_before)
         if fits < len(part):
             comparison.full.add(n)
     if 0 not in tables:
         return
     for n, table in tables.items():
-        measured = min(len(table), len(tables[0]))
-        comparison.columns[n].kl += kl_divergence(tables[0][:measured], table[:measured]).tolist()
-    if comparison.parting is None:
-        comparison.parting = _parting(comparison, tables, start)
+        column, measured, first = comparison.columns[n], min(len(table), len(tables[0])), comparison.starts[-1] + start
+        column.kl |= dict(enumerate(kl_divergence(tables[0][:measured], table[:measured]).tolist(), first))
+        place = comparison.divergence(column)
+        if place and place[0] == len(comparison.users) - 1 and 0 <= place[1] - start < measured:
+            column.parting = _parting(comparison, place[1], tables[0][place[1] - start], table[place[1] - start])
 
 
-def _differences(comparison: Comparison) -> list[tuple[int, int]]:
-    """(token, column), both from 0, of each reply of the last turn in which its column first differs from the first one's."""
-    places = [(comparison.divergence(column), n) for n, column in enumerate(comparison.columns)]
-    return [(place[1], n) for place, n in places if place and place[0] == len(comparison.users) - 1]
-
-
-def _parting(comparison: Comparison, tables: Mapping[int, torch.Tensor], start: int) -> dict[str, Any] | None:
-    """The earliest difference from the first column, if it lies in this slice of the last turn and was measured."""
-    here = [(at, n) for at, n in _differences(comparison) if n in tables and 0 <= at - start < min(len(tables[0]), len(tables[n]))]
-    if not here:
-        return None
-    at, n = min(here)
+def _parting(comparison: Comparison, at: int, first: torch.Tensor, other: torch.Tensor) -> dict[str, Any]:
+    """The likeliest next tokens of two columns at a token, from 0, of the last turn. first, other: log-probabilities [V]."""
     tokenizer = comparison.loaded.tokenizer
-    return _described(comparison, at, n) | {"first": likeliest(tokenizer, tables[0][at - start]), "other": likeliest(tokenizer, tables[n][at - start])}
-
-
-def _ending(comparison: Comparison) -> dict[str, Any] | None:
-    """The earliest difference of the last turn where nothing could be measured: one of the replies has ended there, or a second cache is full."""
-    found = _differences(comparison)
-    if not found:
-        return None
-    at, n = min(found)
-    going_on = [column.label for column in (comparison.columns[0], comparison.columns[n]) if len(column.turns[-1].ids) > at]
-    return _described(comparison, at, n) | {"first": [], "other": [], "goes_on": going_on}
-
-
-def _described(comparison: Comparison, at: int, n: int) -> dict[str, Any]:
-    columns = comparison.columns
-    return {"column": n, "label": columns[n].label, "first_label": columns[0].label, "turn": len(comparison.users), "token": at + 1}
+    return {"turn": len(comparison.users), "token": at + 1, "first": likeliest(tokenizer, first), "other": likeliest(tokenizer, other)}
 
 
 def likeliest(tokenizer: Any, log_probabilities: torch.Tensor) -> list[tuple[str, float]]:

@@ -13,11 +13,11 @@ from kvcache.chat import models
 from kvcache.chat.conversation import chats
 from kvcache.chat.engine import Done
 
-from . import branches, html_parts, layout, view
+from . import branches, html_parts, kept, layout, view
 from .forms import CacheForm
 from .health import log_turn
 from .layout import ChatTab
-from .pending import AGAIN, Outbox
+from .pending import AGAIN, MORE, Outbox
 from .state import Registry, Session, Settings, whole_setting
 from .stream import batches
 
@@ -25,6 +25,8 @@ PEOPLE = whole_setting("KVCACHE_PEOPLE_AT_ONCE", 64)  # whose replies are writte
 CHAT_QUEUE = {"concurrency_id": "chat", "concurrency_limit": PEOPLE}
 COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each takes turns, forward by forward, with the chats on its model
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
+FOUND = "The server no longer had this conversation: it goes on as this browser kept it."
+ASK = "lost"  # what has the browser send the chat that it kept, before the turn comes
 PAINT_SECONDS = 0.1
 CHART_SECONDS = 0.25
 
@@ -52,6 +54,7 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     stop = session.chat_box.stop
     try:
         changed = session.prepare(wanted) or note
+        former = session.conversation.turns[-1] if ask in UNCHANGED and session.holds_messages else None
         earlier, user, events = _start(session, ask, stop)
     except Exception as error:
         session.chat_box.give_back(typed)
@@ -59,9 +62,9 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
         return
     try:
         with session.at_work():
-            yield {tab.chatbot: earlier + view.Reply().messages(user), tab.notice: html_parts.notice(changed, "info"),
+            written = view.Reply(former.reply if ask is more else "")
+            yield {tab.chatbot: earlier + written.messages(user), tab.notice: html_parts.notice(changed, "info"),
                    tab.message: layout.STOP_BUTTON}
-            written = view.Reply()
             for charts_too in paint_times(events, written, session, stop):
                 frame = {tab.chatbot: earlier + written.messages(user)}
                 yield frame | (_charts(tab, session, written) if charts_too else {})
@@ -72,13 +75,12 @@ def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, 
     finally:
         registry.make_room(keep=session)
     log_turn(session, written.reason)
-    sentence = " ".join(filter(None, (changed, view.ending(written, again=ask is again))))
-    if written.reason == "stopped" and not written.stats.generated:
+    the_same = written.tokens and ask is again and former.reply_ids == session.conversation.turns[-1].reply_ids
+    sentence = " ".join(filter(None, (changed, view.THE_SAME if the_same else "", view.ending(written, UNCHANGED.get(ask, view.TAKEN_BACK)))))
+    if written.reason == "stopped" and not written.tokens:
         session.chat_box.give_back(typed)
-        if ask is not again:
+        if ask not in UNCHANGED:
             session.history.turns.pop()
-    else:
-        session.endings[len(session.conversation.messages) // 2 - 1] = written.reason
     yield {tab.notice: html_parts.notice(sentence, "info"), **_at_rest(tab, session), **_charts(tab, session, written)}
 
 
@@ -89,12 +91,10 @@ def reason(error: Exception) -> str:
 
 def _start(session: Session, ask: Callable, stop: threading.Event) -> tuple[list[dict], str, Iterator]:
     """(messages before the reply, the user's message, the engine's events); ValueError where it is refused."""
-    before = session.conversation.messages
     shown = view.chat_messages(session)
     user, events = ask(session.conversation, stop)
-    session.history.start_turn(again=ask is again)
-    is_again = bool(before) and before[-2]["content"] == user and ask is again
-    return (shown[:_last_user(shown)] if is_again else shown), user, events
+    session.history.start_turn(again=ask in UNCHANGED)
+    return (shown[:_last_user(shown)] if ask in UNCHANGED else shown), user, events
 
 
 def _last_user(shown: list[dict]) -> int:
@@ -181,6 +181,33 @@ def give_back_after(event, widget: gr.Textbox, registry: Registry, box_of: Calla
     event.then(give_back, widget, widget, queue=False, show_progress="hidden", api_visibility="private")
 
 
+KEEP = "(text, said) => [text, window.kvKept.chat(text) || said]"
+
+
+def keep_after(event, tab: ChatTab, registry: Registry) -> None:
+    """Once the event is over, have the browser keep the chat as it is now."""
+    def current(request: gr.Request):
+        text, sentence = kept.write(registry.find(key_of(request)))
+        return text, html_parts.notice(sentence, "info")
+
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "trigger_mode": "multiple"}
+    both = [tab.kept, tab.kept_notice]
+    event.then(current, None, both, **quick).then(None, both, both, js=KEEP, **quick)
+
+
+def found_again(event, tab: ChatTab, registry: Registry):
+    """After the event, have the chat that was lost from the browser that kept it."""
+    def take_up(text, request: gr.Request):
+        session = registry.get(key_of(request))
+        if text:
+            with suppress(ValueError):  # then the message begins a new one, and LOST says so
+                kept.take_up(session, text, session.showing or models.DEFAULT)
+                session.chat_box.note = FOUND
+        return ""
+
+    return event.then(take_up, tab.kept, tab.kept, js=f"(asked) => asked === '{ASK}' ? window.kvKept.own() : ''", queue=False, show_progress="hidden", api_visibility="private", trigger_mode="multiple")
+
+
 def fetched(event, model: gr.Dropdown):
     """After the event, read a model that isn't in memory before the turn comes: nobody else waits for a download."""
     def fetch(model_id):
@@ -199,9 +226,17 @@ def loaded_or_none(model: str):
 
 def again(conversation, stop) -> tuple[str, Iterator]:
     """Ask for the last reply once more."""
-    messages = conversation.messages
     events = conversation.regenerate(stop)
-    return messages[-2]["content"], events
+    return conversation.turns[-1].user, events
+
+
+def more(conversation, stop) -> tuple[str, Iterator]:
+    """Ask for the last reply, which was cut, to go on."""
+    events = conversation.extend(stop)
+    return conversation.turns[-1].user, events
+
+
+UNCHANGED: dict[Callable, str] = {again: view.FORMER_STAYS, more: "Stopped before it went on: the reply stays as it was."}  # what stays where nothing was written
 
 
 # -- wiring ------------------------------------------------------------------------------------------------------
@@ -220,7 +255,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         if not session.chat_box.take(text, LOST if lost else ""):
             return gr.skip()
         waiting = [view.user_message(session.chat_box.waiting)] if text.strip() else []
-        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting, tab.ticket: session.chat_box.ticket}
+        return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.chatbot: view.chat_messages(session) + waiting, tab.ticket: session.chat_box.ticket, tab.kept: ASK if lost else ""}
 
     def accept_example(shown, picked: gr.SelectData, request: gr.Request):
         taken = accept(picked.value["text"], shown, request)
@@ -228,9 +263,25 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             taken[tab.message] = layout.STOP_BUTTON  # what is being typed stays
         return taken
 
-    def accept_again(request: gr.Request):
-        box = registry.get(key_of(request)).chat_box
-        return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(AGAIN) else gr.skip()
+    def pressed(wanted):
+        def accept(request: gr.Request):
+            box = registry.get(key_of(request)).chat_box
+            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
+
+        return accept
+
+    def accept_retry(turn, request: gr.Request):
+        """Take the message of a turn again; the replies since stay as a branch."""
+        session = registry.get(key_of(request))
+        if session.chat_box.occupied:
+            return gr.skip()
+        try:
+            text = session.branches.retry(session, turn)
+        except ValueError as error:
+            return refused(tab, str(error))
+        shown = {tab.branches.turn: "", **branches.shown(tab.branches, session)}
+        session.chat_box.take(AGAIN if text is None else text, "" if text is None else "The replies that there were stay as a branch.")
+        return {tab.message: layout.STOP_BUTTON, tab.ticket: session.chat_box.ticket, **shown}
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))
@@ -238,8 +289,8 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
                            lambda notice: {tab.notice: notice, **_at_rest(tab, session)}, values[tab.ticket])
 
     def answer(values, session, wanted):
-        if wanted is AGAIN:
-            return reply(tab, registry, session, read_settings(tab, values), again)
+        if wanted in (AGAIN, MORE):
+            return reply(tab, registry, session, read_settings(tab, values), again if wanted is AGAIN else more)
         ask = lambda talk, stop: (wanted, talk.send(wanted, stop))  # noqa: E731
         return reply(tab, registry, session, read_settings(tab, values), ask, wanted, session.chat_box.note)
 
@@ -257,6 +308,20 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
         sentence = "Took back the last message and its reply." + view.after_undo(session)
         return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
 
+    def step(by):
+        def show(request: gr.Request):
+            session = registry.get(key_of(request))
+            if session.chat_box.occupied:
+                return refused(tab, "A reply is being written: press Stop first.")
+            try:
+                words = session.show_version(by)
+            except ValueError as error:
+                return refused(tab, str(error))
+            sentence = f"This is {words}, and what you say next goes on from it." + view.after_undo(session)
+            return {tab.chatbot: view.chat_messages(session), tab.notice: html_parts.notice(sentence, "info"), **_charts_at_rest(tab, session)}
+
+        return show
+
     def clear(request: gr.Request):
         session = registry.get(key_of(request))
         if not session.chat_box.settle():
@@ -272,15 +337,20 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
     def gone(request: gr.Request):
         registry.leave(key_of(request))
 
-    accepted = [tab.message, tab.chatbot, tab.ticket]
+    accepted = [tab.message, tab.chatbot, tab.ticket, tab.kept]
     taken = (tab.message.submit(accept, [tab.message, tab.chatbot], accepted, **quick),
              tab.chatbot.example_select(accept_example, tab.chatbot, accepted, **quick),
-             tab.regenerate.click(accept_again, None, accepted, **quick))
-    answered = [fetched(event, tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
+             tab.regenerate.click(pressed(AGAIN), None, accepted, **quick),
+             tab.more.click(pressed(MORE), None, accepted, **quick),
+             tab.branches.retry.click(accept_retry, tab.branches.turn, [*accepted, tab.notice, tab.branches.turn, tab.branches.list], **quick))
+    answered = [fetched(found_again(event, tab, registry), tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
+    tab.older.click(step(-1), None, painted, **quick)
+    tab.newer.click(step(1), None, painted, **quick)
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
+        keep_after(event, tab, registry)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
     wire_setup(tab, header, registry, page, forms, opened)
     page.unload(gone)
@@ -347,7 +417,7 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
             session.refused = values[tab.model] or ""
             return {tab.model_note: html_parts.notice(f"{error} {session.showing or models.DEFAULT} stays.", "error")}
         session.showing = values[tab.model]
-        shown = {tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
+        shown = {tab.worldly.box: gr.update(visible=bool(tab.worldly.buttons) and layout.knows_little(values[tab.model])), tab.model_note: about(loaded), header: layout.header_html(view.model_status(loaded)), tab.system: gr.update(**system_words(loaded)),
                  **refitted(session, values, loaded.config, [tab.form]), **refitted(session, values, loaded.config, forms)}
         return shown | forecast(values | {tab.form.cache: shown[tab.form.cache].get("value", values[tab.form.cache])})
 
@@ -366,10 +436,15 @@ def wire_setup(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Block
         back = {tab.model: session.showing or models.DEFAULT} if refused else {}
         return picked(values | back, [tab.form, *forms]) | back
 
-    model_outputs = [tab.model, tab.model_note, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
+    def choose(model: str):
+        return lambda: model
+
+    model_outputs = [tab.model, tab.model_note, tab.worldly.box, header, tab.predicted, tab.system, *(widget for form in (tab.form, *forms) for widget in form.outputs)]
     load = {"show_progress": "minimal", "show_progress_on": [tab.model], "api_visibility": "private", "concurrency_id": "load",
             "concurrency_limit": 2}
-    for read in (tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
+    pressed = [button.click(choose(model), None, tab.model, **quick).then(model_changed, inputs | menus, model_outputs, trigger_mode="multiple", **load)
+               for model, button in tab.worldly.buttons.items()]
+    for read in (*pressed, tab.model.input(model_changed, inputs | menus, model_outputs, trigger_mode="always_last", **load),
                  (opened.then if opened else page.load)(arrived, inputs | menus, model_outputs, **load)):
         read.then(settled, inputs | menus, model_outputs, trigger_mode="multiple", **quick)  # "once", the default, leaves out what follows on a second pick
     tab.form.cache.input(cache_changed, inputs, [*tab.form.outputs, tab.predicted], **quick)

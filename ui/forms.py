@@ -86,7 +86,7 @@ def reasons_text(off: Mapping[Any, str], parts: Mapping[str, Any]) -> str:
 def _grey_out(elem_id: str, parameter, off: Mapping[Any, str]) -> str:
     places = [n + 1 for n, choice in enumerate(parameter.choices) if choice in off]
     labels = ", ".join(f"#{elem_id} label:nth-of-type({n})" for n in places)
-    return f"<style>{labels} {{ opacity: .45; text-decoration: line-through; }}</style>"
+    return f"<style>{labels} {{ opacity: .7; text-decoration: line-through; }}</style>"
 
 
 def widget_id(form_id: str, *names: str) -> str:

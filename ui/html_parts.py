@@ -35,6 +35,19 @@ def stats_line(stats, reason: str = "") -> str:
             + (f'<span class="kv-stats kv-why">{escape(note)}</span>' if note else ""))
 
 
+def actions(turn: int, can_go_on: bool = False, version: int = 0, versions: int = 0) -> str:
+    """The small buttons under a reply, which page.js presses. `turn`, from 1; `version` of how many `versions` it has."""
+    steps = [("version", -1, "‹", "Previous version", version > 1), ("version", 1, "›", "Next version", version < versions)]
+    back, on = (_action(name, value, f'{sign}<span class="kv-hidden">{words}</span>', enabled) for name, value, sign, words, enabled in steps)
+    pages = f'<span class="kv-versions">{back}{version} of {versions}{on}</span>' if versions > 1 else ""
+    shown = [_action("more", turn, "Continue")] * can_go_on + [pages] * bool(pages) + [_action(*each) for each in (("copy", "reply", "Copy reply"), ("copy", "message", "Copy message"), ("retry", turn, "Retry"))]
+    return f'<div class="kv-stats kv-actions">{"".join(shown)}</div>'
+
+
+def _action(name: str, value: str | int, words: str, enabled: bool = True) -> str:
+    return f'<button type="button" class="kv-action" name="{name}" value="{value}"{"" if enabled else " disabled"}>{words}</button>'
+
+
 def _other_figures(stats) -> list[tuple[str, str]]:
     facts = [("computed", f"{stats.computed:,}"), ("written", f"{stats.generated:,}")]
     if stats.time_to_first_token is not None:

@@ -10,10 +10,11 @@ from urllib.parse import quote
 import gradio as gr
 
 from kvcache import bundled
-from kvcache.chat.models import for_strangers
+from kvcache.chat.models import WORLDLY, find_choice, for_strangers, is_allowed, why_not_fetched
 
 from . import token_ribbon
 from .branches import BranchForm, branch_form
+from .charts import ROLLING
 from .forms import CacheForm, cache_form
 from .theme import PLOTLY_JS
 
@@ -21,6 +22,7 @@ TITLE = "KV cache playground"
 WHAT_IT_IS = ("A language model keeps the keys and values of every past token, so that it need not read the conversation again for each new one: that is its KV cache. "
               "Which cache you choose decides how much memory it takes, how fast it writes, and what it still remembers.")
 WELCOME = "Talk to the model. Each word becomes a square, filled by what the cache did with it."
+KNOWS_LITTLE = "This small model knows only what you tell it. These know the world; each is downloaded once:"
 TOUR = "See what caches forget (30 s)"
 EXAMPLES = (
     "Hi, my name is Ada and the red box opens with 7-3-1.",
@@ -66,6 +68,13 @@ class ShareForm:
 
 
 @dataclass(frozen=True)
+class WorldlyForm:
+    """Models that know more than the bundled ones, one click away: shown beside one of these."""
+    box: gr.Column
+    buttons: Mapping[str, gr.Button]
+
+
+@dataclass(frozen=True)
 class ChatTab:
     model: gr.Dropdown
     model_note: gr.HTML
@@ -79,9 +88,15 @@ class ChatTab:
     message: gr.Textbox
     ticket: gr.Number
     regenerate: gr.Button
+    more: gr.Button
+    older: gr.Button
+    newer: gr.Button
     undo: gr.Button
     clear: gr.Button
     branches: BranchForm
+    kept: gr.Textbox
+    kept_notice: gr.HTML
+    worldly: WorldlyForm
     fates: gr.HTML
     memory: gr.HTML
     history: gr.HTML
@@ -107,11 +122,14 @@ class CompareTab:
     message: gr.Textbox
     ticket: gr.Number
     demo: gr.Button
+    regenerate: gr.Button
     restart: gr.Button
     notice: gr.HTML
     table: gr.HTML
     divergence: gr.HTML
     chart: gr.HTML
+    quality: gr.HTML
+    kl: gr.HTML
     downloads: gr.HTML
 
 
@@ -134,7 +152,7 @@ def chat_tab(entries: Mapping[str, Any], models: Sequence[tuple[str, str]], defa
         with gr.Column(elem_id="kv-talk", elem_classes="kv-card", min_width=280):
             talk = _talk(default_model)
         with gr.Column(elem_id="kv-see", min_width=280):
-            see = _see()
+            see = _see(default_model)
     return ChatTab(**setup, **talk, **see)
 
 
@@ -188,7 +206,7 @@ STOP_BUTTON = gr.update(submit_btn=False, stop_btn="Stop")
 
 def _talk(default_model: str) -> dict[str, Any]:
     gr.HTML("<h2>Conversation</h2>")
-    ribbon = gr.HTML(token_ribbon.ribbon_html([]), elem_id="kv-fates")
+    ribbon = gr.HTML(token_ribbon.EMPTY, elem_id="kv-fates")
     chatbot = gr.Chatbot(
         [], height=None, show_label=False, container=False, buttons=[], group_consecutive_messages=False, autoscroll=False,
         feedback_options=None, elem_id="kv-chatbot", latex_delimiters=[], layout="bubble", label="Conversation",
@@ -203,9 +221,11 @@ def _talk(default_model: str) -> dict[str, Any]:
         regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-regenerate")
         undo = gr.Button("Undo", size="sm", elem_id="kv-undo")
         clear = gr.Button("Clear", size="sm", elem_id="kv-clear")
+        pressed = {name: gr.Button(name, elem_id=f"kv-{name}", elem_classes="kv-pressed") for name in ("more", "older", "newer")}  # by what stands under a reply
     branches = branch_form()
-    return {"chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
-            "clear": clear, "branches": branches, "fates": ribbon}
+    kept = {"kept": gr.Textbox(visible=False), "kept_notice": gr.HTML(elem_id="kv-kept", elem_classes="kv-note")}
+    return {**kept, "chatbot": chatbot, "notice": notice, "message": message, "ticket": _ticket(), "regenerate": regenerate, "undo": undo,
+            "clear": clear, "branches": branches, "fates": ribbon, **pressed}
 
 
 def _ticket() -> gr.Number:
@@ -213,18 +233,37 @@ def _ticket() -> gr.Number:
     return gr.Number(0, precision=0, visible=False)
 
 
-def _see() -> dict[str, Any]:
+def knows_little(model_id: str) -> bool:
+    """Is it one of the bundled ones, which know only what they are told?"""
+    return model_id in bundled.MODELS
+
+
+def worldly_form(default_model: str) -> WorldlyForm:
+    """A sentence, a button for each model, and why those can't be pressed that can't."""
+    choices = [find_choice(model_id) for model_id in WORLDLY if is_allowed(model_id)]
+    reasons = {choice.title: why_not_fetched(choice) for choice in choices}
+    with gr.Column(visible=bool(choices) and knows_little(default_model), elem_id="kv-worldly") as box:
+        gr.HTML(f'<p class="kv-quiet">{escape(KNOWS_LITTLE)}</p>')
+        with gr.Row(elem_classes="kv-buttons"):
+            buttons = {choice.id: gr.Button(f"{choice.title} ({choice.size})", size="sm", interactive=reasons[choice.title] is None) for choice in choices}
+        for reason in sorted({reason for reason in reasons.values() if reason}):
+            gr.HTML(f'<p class="kv-quiet">{escape(" and ".join(title for title, why in reasons.items() if why == reason))}: {escape(reason)}.</p>')
+    return WorldlyForm(box, buttons)
+
+
+def _see(default_model: str) -> dict[str, Any]:
     with gr.Column(elem_classes="kv-card", elem_id="kv-intro"):
         gr.HTML(f'<h2>What is a KV cache?</h2><p class="kv-intro">{escape(WHAT_IT_IS)}</p>')
         gr.Button(TOUR, variant="primary", elem_id="kv-tour").click(None, js="() => window.kvTour()", api_visibility="private")
         gr.HTML('<p class="kv-quiet">Or write a message: what the cache holds of it is drawn here.</p>')
+        worldly = worldly_form(default_model)
     with gr.Column(elem_classes="kv-card"):
         gr.HTML("<h2>Memory by layer</h2>")
         memory = chart("kv-memory", "Stacked bars: bytes of each layer by kind")
     with gr.Column(elem_classes="kv-card"):
         gr.HTML("<h2>Bytes and length over tokens</h2>")
         history = chart("kv-history", "Lines: bytes held, tokens seen and tokens held, over tokens processed")
-    return {"memory": memory, "history": history}
+    return {"memory": memory, "history": history, "worldly": worldly}
 
 
 def chart(elem_id: str, label: str, value: str | None = None) -> gr.HTML:
@@ -248,6 +287,7 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
                              elem_id="kv-compare-message", elem_classes="kv-message")
         with gr.Row(elem_classes="kv-buttons"):
             demo = gr.Button("Guided demo: what does each cache forget?", size="sm", elem_id="kv-demo")
+            regenerate = gr.Button("Regenerate", size="sm", elem_id="kv-compare-regenerate")
             restart = gr.Button("Start over", size="sm", elem_id="kv-restart")
             count = gr.Radio([(f"{n} caches", n) for n in (2, 3, 4)], value=shown, label="Caches", elem_id="kv-count", container=False)
         gr.HTML('<p class="kv-quiet">Model, system prompt and sampling are those of the Chat tab.</p>')
@@ -257,14 +297,24 @@ def compare_tab(entries: Mapping[str, Any], presets: Sequence[tuple[str, Mapping
         downloads = gr.HTML(elem_id="kv-downloads")
     with gr.Row(elem_id="kv-columns", equal_height=True):
         columns = tuple(_compare_column(entries, n, name, values, n < shown) for n, (name, values) in enumerate(presets))
-    with gr.Row(elem_id="kv-results", equal_height=False):
+    with gr.Row(elem_classes="kv-results-row", equal_height=False):
+        quality = _result("Quality over bytes", "kv-compare-quality", "Points: mean KL from the first cache over bytes in use, one per cache", "Further left is smaller, further down is closer to the first cache.")
+        kl = _result("Drift along the replies", "kv-compare-kl", "Lines: KL from the first cache over the tokens of its replies, one per cache", f"Each cache is fed the first one's replies; the mean of the last {ROLLING} tokens.")
+    with gr.Row(elem_classes="kv-results-row", equal_height=False):
+        plot = _result("Bytes in use over tokens", "kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
         with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
-            gr.HTML("<h2>Bytes in use over tokens</h2>")
-            plot = chart("kv-compare-chart", "Lines: bytes in use by each cache over tokens processed")
-        with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
-            gr.HTML("<h2>At the first diverging token</h2>")
-            divergence = gr.HTML('<p class="kv-quiet">Nothing has diverged yet.</p>', elem_id="kv-divergence")
-    return CompareTab(columns, count, message, _ticket(), demo, restart, notice, table, divergence, plot, downloads)
+            gr.HTML("<h2>Where each first differs</h2>")
+            divergence = gr.HTML(NOTHING_DIVERGED, elem_id="kv-divergence")
+    return CompareTab(columns, count, message, _ticket(), demo, regenerate, restart, notice, table, divergence, plot, quality, kl, downloads)
+
+
+NOTHING_DIVERGED = '<p class="kv-quiet">Nothing has diverged yet.</p>'
+
+
+def _result(title: str, elem_id: str, label: str, words: str = "") -> gr.HTML:
+    with gr.Column(elem_classes="kv-card", min_width=280, scale=1):
+        gr.HTML(f"<h2>{title}</h2>" + (f'<p class="kv-quiet">{words}</p>' if words else ""))
+        return chart(elem_id, label)
 
 
 def _compare_column(entries, n: int, name: str, values: Mapping[str, Any], visible: bool) -> Column:

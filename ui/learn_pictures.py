@@ -11,12 +11,11 @@ from transformers import BambaConfig, Gemma2Config, LlamaConfig, Mamba2Config, P
 from kvcache.recurrent import States
 
 from . import token_ribbon
-from .view import OF_EACH_HEAD, says_which
 
 TOKENS = 400
 CHUNK = 40
 SOURCE = 120  # tokens that the encoder has read, where there is one
-HEADS, HEAD_DIM = 1, 32
+HEADS, HEAD_DIM = 8, 32
 _SIZES = {"hidden_size": 32, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HEAD_DIM, "vocab_size": 8, "intermediate_size": 8}
 MODELS: tuple[PreTrainedConfig, ...] = (  # the first that a cache suits is what its picture is of
     LlamaConfig(**_SIZES, num_hidden_layers=1),
@@ -34,9 +33,10 @@ def picture_html(entry: Any, tokens: int = TOKENS) -> str:
         warnings.simplefilter("ignore")  # an offloading cache says that it has nowhere to offload to
         cache = entry.build(config)
         fates = _fates(cache, tokens)
-    bits = getattr(cache, "bits", None)
-    note = "" if says_which(cache) else OF_EACH_HEAD
-    return "".join(_titled(title) + token_ribbon.ribbon_html(runs, bits=bits, note=note) for title, runs in fates)
+    bits, shares = getattr(cache, "bits", None), cache.held_shares() if hasattr(cache, "held_shares") else None
+    if shares is not None:
+        return token_ribbon.shares_html(shares)
+    return "".join(_titled(title) + token_ribbon.ribbons_html([("", runs)], bits=bits) for title, runs in fates)
 
 
 def _titled(title: str) -> str:

@@ -42,7 +42,7 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
                 of_caches, of_models = separation.read(), evaluate.shipped()
                 charts = of_caches and recall.chart_value(recall.of_caches(of_caches)), of_models and recall.chart_value(recall.of_models(of_models))
                 layout.learn_tab(lead_html(), choice_html(ENTRIES), cards_html(ENTRIES), glossary_html(), *charts)
-        wire_chat(chat, header, registry, page, [column.form for column in compare.columns], share.on_load(chat, tabs, page, model))
+        wire_chat(chat, header, registry, page, [column.form for column in compare.columns], share.on_load(chat, tabs, page, model, registry))
         share.wire_share(chat, header, registry)
         branch_events.wire_branches(chat, registry)
         wire_compare(chat, compare, registry)

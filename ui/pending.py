@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any
 
-AGAIN = object()  # what waits in place of a text where a button was pressed
+AGAIN, MORE = object(), object()  # what waits in place of a text where a button was pressed: Regenerate, or Continue
 
 
 def shown(text: str) -> str:
@@ -17,7 +17,7 @@ class Outbox:
     """One tab's job: what waits for its turn or is being answered, the switch that stops it, and the message to be given back."""
 
     def __init__(self) -> None:
-        self.waiting: Any = None  # a text, or AGAIN
+        self.waiting: Any = None  # a text, AGAIN or MORE
         self.note = ""  # to be said with its answer
         self.ticket = 0  # of what was taken last: the event that was begun for another has not its turn
         self.answering = False

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,8 +20,9 @@ from kvcache.chat.record import RecordError
 from kvcache.entry import Entry
 from kvcache.saving import read as read_cache_file
 
-from . import html_parts, layout, view
-from .events import key_of, read_settings
+from . import html_parts, kept, layout, view
+from .events import keep_after, key_of, read_settings
+from .kept import settings_of
 from .layout import ChatTab
 from .state import Registry, Session, Settings, sampling_of
 
@@ -89,6 +90,7 @@ def with_cache(talk: Conversation) -> str:
 
 # -- as a link ---------------------------------------------------------------------------------------------------
 
+KEPT = "What this browser kept"
 TABS = ("chat", "compare", "measure", "calculator", "learn")
 MAX_CHARACTERS = 200
 
@@ -101,21 +103,21 @@ def query(settings: Settings) -> str:
     return urlencode({"model": settings.model, "cache": settings.cache, **changed})
 
 
-def read_link(given: Mapping[str, str], model: str) -> tuple[Settings, list[str]]:
+def read_link(given: Mapping[str, str], model: str, source: str = "The link") -> tuple[Settings, list[str]]:
     """(settings, sentences on what a link asks for and does not get); `model` where it names none that is here. Nothing is downloaded for a link."""
     given, refused = {name: value[:MAX_CHARACTERS] for name, value in given.items()}, []
     wanted = given.get("model", model)
     if wanted != model and not models.is_here(wanted):
-        refused.append(f"The link names the model {wanted}, which is not on this computer: pick it under Model to have it.")
+        refused.append(f"{source} names the model {wanted}, which is not on this computer: pick it under Model to have it.")
         wanted = model
     cache = given.get("cache", "dynamic")
     if cache not in ENTRIES:
-        return Settings(wanted, "dynamic"), [*refused, f"The link names the cache {cache!r}; there are {', '.join(ENTRIES)}."]
-    parameters, wrong = read_parameters(ENTRIES[cache], given)
+        return Settings(wanted, "dynamic"), [*refused, f"{source} names the cache {cache!r}; there are {', '.join(ENTRIES)}."]
+    parameters, wrong = read_parameters(ENTRIES[cache], given, source)
     return Settings(wanted, cache, parameters), refused + wrong
 
 
-def read_parameters(entry: Entry, given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def read_parameters(entry: Entry, given: Mapping[str, str], source: str) -> tuple[dict[str, Any], list[str]]:
     """The parameters of a cache that a query gives, in their types, and a sentence for each that cannot be."""
     found, wrong = {}, []
     for name, parameter in entry.known(given).items():
@@ -124,7 +126,7 @@ def read_parameters(entry: Entry, given: Mapping[str, str]) -> tuple[dict[str, A
                 value = given[name]
                 found[name] = parameter.check({"true": True, "false": False}.get(value.lower(), value) if parameter.kind == "bool" else value)
             except ValueError as error:
-                wrong.append(f"The link's {error}.")
+                wrong.append(f"{source}: {error}.")
     return found, wrong
 
 
@@ -163,16 +165,6 @@ def _model_of(found: Mapping[str, Any]) -> models.LoadedModel:
     return models.load(found["model"])
 
 
-def settings_of(talk: Conversation) -> Settings:
-    """A conversation's settings as the page's form would read them."""
-    entry = ENTRIES[talk.cache_name] if talk.cache_name in ENTRIES else None
-    if entry is None:
-        raise RecordError(f"This page's menu has no cache {talk.cache_name!r}.")
-    known = entry.known(talk.parameters)
-    parameters = {name: talk.parameters.get(name, parameter.default) for name, parameter in known.items()}
-    return Settings(talk.loaded.id, talk.cache_name, parameters, talk.system or "", asdict(talk.sampling))
-
-
 # -- the form ----------------------------------------------------------------------------------------------------
 
 def filled_in(tab: ChatTab, settings: Settings, config: Any) -> dict:
@@ -192,17 +184,66 @@ def form_outputs(tab: ChatTab) -> list:
 
 # -- wiring ------------------------------------------------------------------------------------------------------
 
-def on_load(tab: ChatTab, tabs: gr.Tabs, page: gr.Blocks, model: str):
-    """The event that fills in what the page's address asks for, before anything else is read; others follow it."""
-    def arrive(request: gr.Request):
+def kept_names(tab: ChatTab) -> dict[str, Any]:
+    """The widgets of the form by the names under which a browser keeps their values."""
+    sampling = {f"sampling {name}": widget for name, widget in vars(tab.sampling).items()}
+    return {"model": tab.model, "system": tab.system, "cache": tab.form.cache, **sampling, **{" ".join(key): widget for key, widget in tab.form.widgets.items()}}
+
+
+def kept_form(tab: ChatTab, found: Mapping[str, Any]) -> tuple[dict[str, str], dict]:
+    """(model, cache and parameters as a link would name them, updates of the other widgets) from what a browser kept."""
+    names = kept_names(tab)
+    values = {widget: found.get(name, widget.value) for name, widget in names.items()}
+    cache, parameters = tab.form.read(values)
+    sampling = kept.sound_sampling(tab.sampling.read(values))
+    given = {name: str(value) for name, value in {**parameters, "model": values[tab.model], "cache": cache}.items()}
+    return given, {tab.system: str(values[tab.system]), **{widget: sampling[name] for name, widget in vars(tab.sampling).items() if name in sampling}}
+
+
+def on_load(tab: ChatTab, tabs: gr.Tabs, page: gr.Blocks, model: str, registry: Registry):
+    """The event that fills in what the page's address asks for, and what this browser kept, before anything else is read; others follow it."""
+    def arrive(text, request: gr.Request):
         given = {name: str(value) for name, value in (request.query_params or {}).items()} if request else {}
-        shown = {tabs: gr.Tabs(selected=given["tab"])} if given.get("tab") in TABS else {}
-        if not {"model", "cache"} & set(given):
+        before = kept.read_values(text)
+        found = kept.read_values(before.get("form"))
+        wanted, shown = kept_form(tab, found) if found else ({}, {})
+        chosen = next((each for each in (given.get("tab"), before.get("tab")) if each in TABS), None)
+        shown |= {tabs: gr.Tabs(selected=chosen)} if chosen else {}
+        shown |= {tab.message: str(before["draft"])} if before.get("draft") else {}
+        by_link = bool({"model", "cache"} & set(given))
+        if not (by_link or found):
             return shown or gr.skip()
-        settings, refused = read_link(given, model)
+        settings, refused = read_link(given, model) if by_link else read_link(wanted, model, KEPT)
         return shown | filled_in(tab, settings, None) | ({tab.notice: html_parts.notice(" ".join(refused))} if refused else {})
 
-    return page.load(arrive, None, [tabs, tab.notice, *form_outputs(tab)], queue=False, show_progress="hidden", api_visibility="private")
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+    outputs = [tabs, tab.notice, tab.message, tab.system, *vars(tab.sampling).values(), *form_outputs(tab)]
+    opened = page.load(arrive, tab.kept, outputs, js="() => window.kvKept.form()", **quick)
+    opened.then(None, None, None, js="() => { window.kvKept.ready = true; }", **quick)
+    wire_kept(tab, tabs, opened, model, registry)
+    return opened
+
+
+def wire_kept(tab: ChatTab, tabs: gr.Tabs, opened, model: str, registry: Registry) -> None:
+    """Have the browser keep the form and the tab as they change, and take up the chat that it kept."""
+    quick = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+    names = kept_names(tab)
+
+    def take_up(text, request: gr.Request):
+        session = registry.get(key_of(request))
+        if not text:
+            return gr.skip()
+        try:
+            sentence = kept.take_up(session, text, session.showing or model)
+        except ValueError as error:
+            return {tab.kept_notice: html_parts.notice(str(error))}
+        return {tab.kept_notice: html_parts.notice(sentence, "info"), tab.chatbot: view.chat_messages(session)}
+
+    opened.then(take_up, tab.kept, [tab.kept_notice, tab.chatbot], js="() => window.kvKept.read('chat')", concurrency_id="fetch", concurrency_limit=8,
+                show_progress="minimal", show_progress_on=[tab.chatbot], api_visibility="private")
+    gr.on([widget.change for widget in names.values()], None, list(names.values()), None, js=f"(...values) => window.kvKept.keepForm({json.dumps(list(names))}, values)", **quick)
+    for each in tabs.children:
+        each.select(None, None, None, js=f"() => window.kvKept.write('tab', '{each.id}')", **quick)
 
 
 def wire_share(tab: ChatTab, header: gr.HTML, registry: Registry) -> None:
@@ -250,7 +291,7 @@ def wire_share(tab: ChatTab, header: gr.HTML, registry: Registry) -> None:
     for button, work in ((form.export, export), (form.export_cache, export_cache)):
         button.click(said(work), tab.settings, outputs, **quick).then(None, form.text, None, js=DOWNLOAD, **local)
     painted = [form.notice, form.text, header, tab.system, tab.chatbot, tab.memory, tab.history, tab.fates, *tab.sampling.inputs, *form_outputs(tab)]
-    form.load.click(take_in, form.text, painted, js=PICK, **quick)
+    keep_after(form.load.click(take_in, form.text, painted, js=PICK, **quick), tab, registry)
 
 
 def _taken_in(tab: ChatTab, header: gr.HTML, registry: Registry, session: Session, url: str) -> dict:

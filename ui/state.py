@@ -22,7 +22,7 @@ from kvcache.chat.engine import Sampling
 from kvcache.memory import Memory, measure_added, take_snapshot
 
 from .branches import Branches
-from .charts import History, human_bytes
+from .charts import History, decimate, human_bytes
 from .pending import Outbox
 
 
@@ -38,6 +38,7 @@ MEMORY_BUDGET = whole_setting("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
 API_SECONDS = whole_setting("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
 KEPT_SECONDS = whole_setting("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
+whole_setting("KVCACHE_CONTEXT", 1)  # heard by models.load; one that will not do is to end the start
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Session:
     earlier_stats: list = field(default_factory=list)  # figures of replies made under former settings
     history: History = field(default_factory=History)
     words: dict[tuple[str, int], str] = field(default_factory=dict)  # by model and token, its text
-    endings: dict[int, str] = field(default_factory=dict)  # by turn, from 0, why its reply ended
     working: int = 0  # jobs of its tabs that are being computed
     needs: int = 0  # bytes that its chat's cache will hold, as far as can be told, at the end of the reply asked for last
     reserved: int = 0  # the same once that reply has begun
@@ -142,7 +142,8 @@ class Session:
         conversation = self._on_new_cache(loaded, wanted, messages)
         require_room([wanted], loaded, self.budget)
         sentence = self._what_changed(wanted, loaded) if messages else ""
-        self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, History()
+        history = History(self._former(wanted, loaded))
+        self.conversation, self.settings, self.earlier_stats, self.history = conversation, wanted, stats, history
         return sentence
 
     def _on_new_cache(self, loaded, wanted: Settings, messages: list[dict]) -> Conversation:
@@ -152,6 +153,14 @@ class Session:
             conversation.sampling = sampling_of(wanted)
             return conversation
         return Conversation.from_messages(loaded, wanted.cache, wanted.parameters, messages, wanted.system, sampling_of(wanted), generate=self.generate, prefixes=prefixes.store_of)
+
+    def _former(self, wanted: Settings, loaded) -> tuple[str, list[tuple[int, ...]]] | None:
+        """The line of the cache that another one takes the place of, under the same model."""
+        before = self.settings
+        if before is None or before.model != wanted.model or not self.history.processed or (before.cache, dict(before.parameters)) == (wanted.cache, dict(wanted.parameters)):
+            return None
+        entry = catalog.entry(before.cache)
+        return entry.describe(**entry.check(loaded.config, **before.parameters)), decimate(self.history.points)
 
     def _what_changed(self, wanted: Settings, loaded) -> str:
         system = "text" if loaded.is_encoder_decoder and chats(loaded) else "system prompt"
@@ -167,7 +176,7 @@ class Session:
         nbytes = take_snapshot(talk.cache).total
         if nbytes > self.budget:
             raise ValueError(f"Its cache takes {human_bytes(nbytes)}, and {human_bytes(self.budget)} are kept for all caches of this page together.")
-        talk.generate = self.generate  # beside everybody else's
+        talk.generate, talk.prefixes = self.generate, prefixes.store_of  # as everybody else's
         self.branches.forget()
         self.conversation, self.settings, self.earlier_stats, self.history = talk, settings, [], History()
 
@@ -178,6 +187,18 @@ class Session:
         text = self.conversation.undo()
         self.history.undo_turn()
         return text
+
+    def show_version(self, step: int) -> str:
+        """Show the reply so many versions on, or back, in the place of the last one; returns which it is, in words. Raises ValueError as the conversation does."""
+        if not self.holds_messages:
+            raise ValueError("There is no reply yet.")
+        if self.conversation.loaded is None:
+            self.conversation.attach(models.load(self.settings.model))
+        self.conversation.show_version(self.conversation.turns[-1].version + step)
+        self.history.undo_turn()
+        self.history.start_turn()
+        shown = self.conversation.turns[-1]
+        return f"version {shown.version + 1} of {len(shown.versions)}"
 
     @property
     def stats(self) -> list:

@@ -1,7 +1,7 @@
 """Every token's fate: the ribbon that shows which tokens a cache kept, squeezed or dropped."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 POINT = "Point at a square, or tap it, for its word."
@@ -41,34 +41,62 @@ def counts(fates: Sequence[tuple[str, int]], pending: int = 0) -> dict[str, int]
     return {kind: n for kind, n in totals.items() if n}
 
 
-def ribbon_html(fates: Sequence[tuple[str, int]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
-                spans: Sequence[tuple[int, int]] = (), note: str = "") -> str:
-    """Cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
+EMPTY = '<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by what the cache did with it.</p></div>'
 
-    words: the text of every token, which its cell shows when it is pointed at. spans: (first, end) of each message's tokens.
+
+def ribbons_html(groups: Sequence[tuple[str, Sequence[tuple[str, int]]]], pending: int = 0, bits: str | int | None = None, words: Sequence[str] = (),
+                 spans: Sequence[tuple[int, int]] = (), note: str = "", below: str = "") -> str:
+    """For each group of layers, by title, cells and a legend whose words and counts are the text equivalent of the picture. `bits` names the width.
+
+    words: the text of every token, which its cell shows when it is pointed at. spans: (first, end) of each message's tokens. With a note, which says
+    why, it is not known which tokens they are: then how many there are of each kind is drawn. below: a quiet line at the end.
     """
-    per_cell, kinds = cells(fates, pending)
-    if not kinds:
-        return ('<div class="kv-fates"><p class="kv-quiet">Send a message: each square will be one token, filled by '
-                "what the cache did with it.</p></div>")
     names = WORDS | ({"quantized": f"{bits}-bit"} if bits else {})
-    squares = "".join(_square(n, kind, per_cell, names[kind], words, spans) for n, kind in enumerate(kinds))
-    legend = "".join(f'<li><i class="fate-{kind}"></i>{names[kind]} <b>{n:,}</b></li>'
-                     for kind, n in counts(fates, pending).items())
-    scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    drawn = [_group_html(title, fates, pending, names, words, spans, bool(note)) for title, fates in groups if sum(counts(fates, pending).values())]
+    if not drawn:
+        return EMPTY
     said = f'<p class="kv-quiet kv-picked">{escape(note or (POINT if words else ""))}</p>' if note or words else ""
-    return (f'<div class="kv-fates"><div class="kv-cells" aria-hidden="true">{squares}</div>'
-            f'<ul class="kv-legend">{legend}{scale}</ul>{said}</div>')
+    return f'<div class="kv-fates">{"".join(drawn)}{said}{f"""<p class="kv-quiet">{escape(below)}</p>""" if below else ""}</div>'
 
 
-def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]]) -> str:
+def _group_html(title: str, fates: Sequence[tuple[str, int]], pending: int, names: Mapping[str, str], words: Sequence[str], spans: Sequence[tuple[int, int]], unordered: bool) -> str:
+    amounts = counts(fates, pending)
+    legend = "".join(f'<li><i class="fate-{kind}"></i>{names[kind]} <b>{n:,}</b></li>' for kind, n in amounts.items())
+    head = f'<p class="kv-quiet kv-of-layer">{escape(title)}</p>' if title else ""
+    if unordered:
+        parts = "".join(f'<i class="fate-{kind}" style="flex-grow: {n}"></i>' for kind, n in amounts.items())
+        return f'{head}<div class="kv-shares" aria-hidden="true">{parts}</div><ul class="kv-legend">{legend}</ul>'
+    per_cell, kinds = cells(fates, pending)
+    squares = "".join(_square(n, kind, per_cell, names[kind], words, spans) for n, kind in enumerate(kinds))
+    scale = f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    return f'{head}<div class="kv-cells" data-layers="{escape(title)}" aria-hidden="true">{squares}</div><ul class="kv-legend">{legend}{scale}</ul>'
+
+
+def shares_html(shares: Sequence[float], pending: int = 0, words: Sequence[str] = (), spans: Sequence[tuple[int, int]] = (), below: str = "") -> str:
+    """A ribbon whose squares are the darker, the more heads still hold their token. shares: by token, 0 to 1; the rest as of `ribbons_html`."""
+    if not shares:
+        return EMPTY
+    per_cell = max(1, -(-(len(shares) + pending) // MAX_CELLS))
+    means = [sum(part) / len(part) for part in (shares[at:at + per_cell] for at in range(0, len(shares), per_cell))]
+    squares = [_square(n, "share", per_cell, f"held by {share:.0%} of the heads", words, spans, f"--share: {share:.0%}") for n, share in enumerate(means)]
+    squares += [_square(len(shares) + n, "pending", 1, WORDS["pending"], words, spans) for n in range(pending if per_cell == 1 else 0)]
+    amounts = {"no head": sum(share == 0 for share in shares), "some heads": sum(0 < share < 1 for share in shares), "every head": sum(share == 1 for share in shares)}
+    legend = "".join(f'<li><i class="fate-share" style="--share: {shade}%"></i>in {who} <b>{n:,}</b></li>' for shade, (who, n) in zip((0, 50, 100), amounts.items()) if n)
+    legend += f'<li><i class="fate-pending"></i>{WORDS["pending"]} <b>{pending:,}</b></li>' if pending else ""
+    legend += f'<li class="kv-quiet">one square = {per_cell} tokens</li>' if per_cell > 1 else ""
+    said = "".join(f'<p class="kv-quiet{extra}">{escape(line)}</p>' for line, extra in ((POINT if words else "", " kv-picked"), (below, "")) if line)
+    return f'<div class="kv-fates"><div class="kv-cells" data-layers="" aria-hidden="true">{"".join(squares)}</div><ul class="kv-legend">{legend}</ul>{said}</div>'
+
+
+def _square(n: int, kind: str, per_cell: int, name: str, words: Sequence[str], spans: Sequence[tuple[int, int]], style: str = "") -> str:
     first = n * per_cell
     text = "".join(words[first:first + per_cell])
+    look = f'class="fate-{kind}"' + (f' style="{style}"' if style else "")
     if not text:
-        return f'<i class="fate-{kind}"></i>'
+        return f"<i {look}></i>"
     where = f"token {first + 1:,}" if per_cell == 1 else f"tokens {first + 1:,} to {min(first + per_cell, len(words)):,}"
     message = next((m for m, (start, end) in enumerate(spans) if start <= first < end), "")
-    return f'<i class="fate-{kind}" data-word="{escape(shown(text))}" data-where="{where}: {escape(name)}" data-message="{message}"></i>'
+    return f'<i {look} data-word="{escape(shown(text))}" data-where="{where}" data-fate="{escape(name)}" data-message="{message}"></i>'
 
 
 def shown(text: str) -> str:

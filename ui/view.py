@@ -1,16 +1,21 @@
 """What one moment of a conversation looks like: messages, statistics, charts and ribbon, as values for widgets."""
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from typing import Any
 
 from kvcache import catalog
-from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token, Waiting
-from kvcache.layer import EvictingLayer
+from kvcache.chat.conversation import EXTENDABLE, Turn
+from kvcache.chat.engine import Compiling, Done, Prefill, Stats, Token, Waiting, room_left
+from kvcache.layer import EvictingLayer, Layer
 from kvcache.memory import Snapshot, heard_by, take_snapshot
+from kvcache.recurrent import States
 
 from . import charts, html_parts, token_ribbon
 from .charts import human_bytes
@@ -25,6 +30,7 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
     """The conversation for gr.Chatbot: after each reply a message of its own with the reply's statistics."""
     shown = []
     messages = session.conversation.messages if session.conversation else []
+    turns = session.conversation.turns if session.conversation else ()
     stats, gone = iter(session.stats), forgotten(session)
     for n, message in enumerate(messages):
         if message["role"] == "user":
@@ -32,8 +38,14 @@ def chat_messages(session: Session) -> list[dict[str, str]]:
         else:
             shown.append(faded_reply(message, gone.get(n)))
             figures = next(stats)
-            shown += [{"role": "assistant", "content": html_parts.stats_line(figures, session.endings.get(n // 2, ""))}] if figures else []
+            line = html_parts.stats_line(figures, turns[n // 2].reason) if figures else ""
+            shown.append({"role": "assistant", "content": line + html_parts.actions(n // 2 + 1, **(last_actions(turns[-1]) if n == len(messages) - 1 else {}))})
     return shown
+
+
+def last_actions(turn: Turn) -> dict[str, Any]:
+    """What can be done with the last reply alone."""
+    return {"can_go_on": turn.reason in EXTENDABLE, "version": turn.version + 1, "versions": len(turn.versions)}
 
 
 PLAIN = re.compile(r"(?!\s|[-\s]+$|[-+]\s|\d+[.)]\s)(?:[^\W_]|[ ,.?!'\":;%()-])*")  # what Markdown shows as it is
@@ -60,14 +72,15 @@ def _faded(text: str, gone: tuple[int, int] | None) -> str:
 
 
 class Reply:
-    """A reply while it is being written: text so far, statistics so far, the latest snapshot."""
+    """A reply while it is being written: text so far, statistics so far, the latest snapshot. `begun`: the text that goes on."""
 
-    def __init__(self) -> None:
-        self.text = ""
+    def __init__(self, begun: str = "") -> None:
+        self.text = self.begun = begun
+        self.tokens = 0  # written now
         self.stats = Stats(0, 0, 0, 0.0, 0.0, 0.0, 0)
         self.snapshot: Snapshot | None = None
         self.reason = ""
-        self.fates: list[tuple[str, int]] | None = None
+        self.fates: Fates | None = None
         self.waiting_for = ""
         self._total = 0
 
@@ -80,7 +93,7 @@ class Reply:
             rate = event.done / event.seconds if event.seconds else 0.0
             self.stats = Stats(event.reused, event.done, 0, 0.0, rate, 0.0, event.snapshot.total)
         elif isinstance(event, Token):
-            self.text += event.text
+            self.text, self.tokens = self.text + event.text, self.tokens + 1
             self.stats = self._after(event)
         elif isinstance(event, Done):
             self.text += event.text
@@ -96,8 +109,12 @@ class Reply:
     def messages(self, user: str) -> list[dict[str, str]]:
         """User message, reply so far and its statistics so far, to stand after the earlier messages."""
         written = [user_message(user)]
+        if self.begun:
+            written.append({"role": "assistant", "content": self.text})
         if self.waiting_for:
             return written + [{"role": "assistant", "content": f'<span class="kv-stats">{escape(self.waiting_for)}</span>'}]
+        if self.begun:
+            return written + [{"role": "assistant", "content": html_parts.stats_line(self.stats)}]
         if self.stats.computed < self._total:
             line = f"reading the message: {self.stats.computed:,} of {self._total:,} tokens"
             return written + [{"role": "assistant", "content": f'<span class="kv-stats">{line}</span>'}]
@@ -108,17 +125,19 @@ class Reply:
 
 
 TAKEN_BACK = "Stopped before the first token: the message was taken back."
+THE_SAME = "The reply came out the same; a higher temperature makes another one likelier."
+FORMER_STAYS = "Stopped before the first token: the former reply stays."
 ENDINGS = {
-    "length": "The reply has reached its longest length; raise it under Sampling to hear more.",
+    "length": "The reply has reached its longest length: Continue, under it, goes on from there.",
     "context": "The conversation has reached the model's context length. Clear it, or pick a cache with a window.",
     "capacity": "The cache is full. Clear the conversation, or give the cache a larger capacity.",
 }
 
 
-def ending(reply: Reply, again: bool = False) -> str:
-    """A sentence where a reply ended for another reason than being finished; stopping by hand needs none."""
-    if reply.reason == "stopped" and not reply.stats.generated:
-        return "Stopped before the first token: the former reply stays." if again else TAKEN_BACK
+def ending(reply: Reply, unchanged: str = TAKEN_BACK) -> str:
+    """A sentence where a reply ended for another reason than being finished; stopping by hand needs none, unless nothing was written: `unchanged`."""
+    if reply.reason == "stopped" and not reply.tokens:
+        return unchanged
     return ENDINGS.get(reply.reason, "")
 
 
@@ -194,8 +213,6 @@ def history_chart(session: Session, snapshot: Snapshot) -> str:
     marks = limits(talk.cache)
     figure = charts.history_figure(session.history, dynamic, **marks)
     facts = charts.length_facts(snapshot, dynamic(snapshot.seen), predicted=predicted_nbytes(session, snapshot.seen), **marks)
-    if talk.loaded.context_length:
-        facts = [*facts, ("context used", f"{snapshot.seen:,} of {talk.loaded.context_length:,}")]
     sentence = f"Over {session.history.processed:,} tokens processed the cache grew to {human_bytes(snapshot.total)}."
     return html_parts.chart_value(figure, sentence, facts)
 
@@ -214,25 +231,87 @@ def charts_at_rest(session: Session) -> tuple[str, str, str]:
     return memory_chart(snapshot) if cached else "", history_chart(session, snapshot) if cached else "", ribbon(session, fates_of(session) if cached else None, pending=1)
 
 
-def fates_of(session: Session) -> list[tuple[str, int]] | None:
-    """What the session's cache has done with each token, or None where it can't tell."""
-    cache = session.conversation.cache
-    return cache.token_fates() if hasattr(cache, "token_fates") else None
+Groups = list[tuple[str, list[tuple[str, int]]]]  # by group of layers, its title, and (fate, count) from the oldest to the newest token
 
 
-def ribbon(session: Session, runs: list[tuple[str, int]] | None, pending: int = 0) -> str:
-    """Every token's fate; `pending` tokens were picked and not fed yet."""
-    if runs is None:
-        return token_ribbon.ribbon_html([])
-    talk = session.conversation
+@dataclass(frozen=True)
+class Fates:
+    """What a cache has done with each token. `shares`: where each head keeps its own, the share of heads that still hold it."""
+    groups: Groups
+    shares: list[float] | None = None
+
+    @property
+    def gone(self) -> list[tuple[int, int]]:
+        """(first, end) of the tokens that no full-attention layer, or no head of any, holds."""
+        runs = self.groups[0][1] if self.shares is None else [("full" if share else "evicted", 1) for share in self.shares]
+        return token_ribbon.evicted_runs(runs)
+
+
+def fates_of(session: Session) -> Fates | None:
+    """What the layers of the session's cache have done with each token, or None where it can't tell."""
+    cache = own_side(session.conversation.cache)
+    if not hasattr(cache, "layer_fates"):
+        return None
+    groups, shares = layer_groups(cache), None
+    with suppress(AttributeError, RuntimeError):  # of a cache that is being filled: its storage is just replaced
+        shares = cache.held_shares() if hasattr(cache, "held_shares") else None
+    return Fates(groups, shares) if groups else None
+
+
+def layer_groups(cache) -> Groups:
+    """Layers that have done the same with every token together, those of full attention first; one group needs no title."""
+    groups: dict[tuple, list[int]] = {}
+    for n, runs in enumerate(cache.layer_fates()):
+        groups.setdefault((KINDS_OF_LAYERS.index(kind_of(cache.layers[n])), *runs), []).append(n)
+    if len({key[1:] for key in groups}) <= 1:
+        return [("", list(next(iter(groups))[1:]))] if groups else []
+    return [(layers_words(KINDS_OF_LAYERS[kind], numbers), list(runs)) for (kind, *runs), numbers in sorted(groups.items(), key=lambda group: group[0][0])]
+
+
+KINDS_OF_LAYERS = ("full-attention", "sliding-window", "recurrent")
+
+
+def kind_of(layer) -> str:
+    """Which of KINDS_OF_LAYERS a layer is."""
+    if isinstance(layer, States) and not isinstance(layer, Layer):
+        return "recurrent"
+    return "sliding-window" if getattr(layer, "is_sliding", False) else "full-attention"
+
+
+def layers_words(kind: str, numbers: Sequence[int]) -> str:
+    """"full-attention layers 0, 3 to 5"."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    words = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" if len(run) > 2 else f"{run[0]}, {run[1]}" for run in runs)
+    return f"{kind} layer{'s' * (len(numbers) != 1)} {words}"
+
+
+def ribbon(session: Session, fates: Fates | None, pending: int = 0) -> str:
+    """Every token's fate, by group of layers where they differ; `pending` tokens were picked and not fed yet."""
+    if fates is None:
+        return token_ribbon.EMPTY
+    talk, below = session.conversation, context_words(session, sum(count for _, count in fates.groups[0][1]))
     bits = getattr(own_side(talk.cache), "bits", None)
-    if not says_which(talk.cache):
-        return token_ribbon.ribbon_html(runs, pending, bits, note=OF_EACH_HEAD)
+    if fates.shares is None and not says_which(talk.cache):
+        return token_ribbon.ribbons_html(fates.groups, pending, bits, note=OF_EACH_HEAD, below=below)
     ids = talk.ids if len(talk.ids) > len(talk.cached_ids) else talk.cached_ids
-    return token_ribbon.ribbon_html(runs, pending, bits, words_of(session, ids), talk.spans)
+    if fates.shares is not None:
+        return token_ribbon.shares_html(fates.shares, pending, words_of(session, ids), talk.spans, below)
+    return token_ribbon.ribbons_html(fates.groups, pending, bits, words_of(session, ids), talk.spans, below=below)
 
 
-OF_EACH_HEAD = "Which ones are gone differs from head to head."
+def context_words(session: Session, seen: int) -> str:
+    """How much of what can be had is used: of the cache's capacity or the model's context, whichever ends sooner; "" where nothing ends."""
+    talk = session.conversation
+    most, limit = room_left(talk.loaded, talk.cache, 0)
+    return "" if math.isinf(most) else f"{seen:,} of {most:,} tokens of the {'cache' if limit == 'capacity' else 'context'} used ({seen / most:.0%})"
+
+
+OF_EACH_HEAD = "How many are left in each head. Which ones differs from head to head."
 
 
 def says_which(cache) -> bool:
@@ -251,9 +330,10 @@ def words_of(session: Session, ids: Sequence[int]) -> list[str]:
 def forgotten(session: Session) -> dict[int, tuple[int, int]]:
     """By message, from 0, (first, end) of its characters whose tokens the cache holds no more."""
     talk = session.conversation
-    if talk is None or talk.loaded is None or not talk.cached_ids or not says_which(talk.cache):
+    fates = fates_of(session) if talk is not None and talk.loaded is not None and talk.cached_ids else None
+    if fates is None or (fates.shares is None and not says_which(talk.cache)):
         return {}
-    ids, gone = talk.ids, token_ribbon.evicted_runs(fates_of(session) or [])
+    ids, gone = talk.ids, fates.gone
     found: dict[int, tuple[int, int]] = {}
     for n, (message, (start, end)) in enumerate(zip(talk.messages, talk.spans)):
         for first, last in ((max(start, first), min(end, last)) for first, last in gone):

@@ -45,12 +45,15 @@ class DynamicCache(Cache):
     """Keep every token's keys and values; the model's own sliding-window layers keep their window.
 
     Without a `config`, every layer keeps everything, which is right for any model and larger for windowed ones.
-    `num_hidden_layers` says nothing, as in 4.48: layers come with their first tokens.
+    `num_hidden_layers` says nothing, as in 4.48: layers come with their first tokens. `offloading`, as T5Gemma's `generate`
+    makes its own of a cache's class, must be False. Raises ValueError where it is not.
     """
 
     name = "dynamic"
 
-    def __init__(self, config: PreTrainedConfig | None = None, num_hidden_layers: int | None = None):
+    def __init__(self, config: PreTrainedConfig | None = None, num_hidden_layers: int | None = None, *, offloading: bool = False):
+        if offloading:
+            raise ValueError("a DynamicCache keeps its layers where they compute; kvcache.OffloadedCache(config) has them wait in the host's memory")
         layers = None if config is None else build_layers(decoder_config(config), LAYERS)
         super().__init__(layers, GrowingLayer)
 

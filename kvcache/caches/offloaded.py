@@ -23,8 +23,8 @@ class Link:
     """The way between a device that computes and the place where layers wait: copies on a second stream.
 
     Neither stream overtakes the other: copies wait for what was asked of the device before them (`copying`), and the
-    device for the copies (`arrive`). What a copy reads is kept alive until then, so that its memory is not given to
-    somebody else. For any accelerator that torch.accelerator knows.
+    device for the copies (`arrive`). The memory that a copy reads is given to nobody else before: of the device's the
+    allocator is told, the host's is kept until `arrive`. For any accelerator that torch.accelerator knows.
     """
 
     def __init__(self, device: torch.device, host: torch.device):
@@ -55,20 +55,19 @@ class Link:
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the device, complete once it has arrived."""
-        return self._copied(tensor, self.device)
+        self.kept.append(tensor)
+        return tensor.to(self.device, non_blocking=True)
 
     def evict(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy at the waiting place, in pinned memory where torch has it, complete once finished."""
-        return self._copied(tensor, self.host)
+        """A copy at the waiting place, in pinned memory where torch has it, complete once finished. What is left of the original on the device is free at once."""
+        if tensor.device == self.device:
+            tensor.record_stream(self.copies)
+        return tensor.to(self.host, non_blocking=True)
 
     def fill(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Overwrite a tensor on the device with one of the same shape that waits."""
         self.kept.append(source)
         target.copy_(source, non_blocking=True)
-
-    def _copied(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        self.kept.append(tensor)
-        return tensor.to(device, non_blocking=True)
 
     def __deepcopy__(self, memo: dict) -> "Link":
         return self  # two caches may share a stream: each waits for what both asked
@@ -87,8 +86,9 @@ def _after_settling(name: str) -> Callable:
 class Offloading(Cache):
     """Base of caches whose layers wait elsewhere. Works on `Layer.buffers()`, so for every layer of ours.
 
-    As layer k is updated, the layer before it leaves and the one behind it comes, both while k computes. Layers that
-    stop growing, such as windows, stay: there is little to gain. So do layers that hold a recurrent state beside their keys,
+    As layer k is updated, the one behind it comes and, once its new tokens are stored, k itself leaves, both while k
+    computes; one whose attention changes what it holds leaves with the next layer's update. Only filled rows travel. Two
+    layers alone stay, and so do layers that stop growing, such as windows: there is little to gain; and layers that hold a recurrent state beside their keys,
     which is read before the keys are asked for; a warning says so once. A beam reorder of a waiting layer is done when it is
     back on its device. Where keys already come from the waiting place (a machine without accelerator) nothing moves,
     and a warning says so once. `link` replaces the streams, for tests.
@@ -115,8 +115,8 @@ class Offloading(Cache):
         if not self.has_warned and all(isinstance(layer, States) for layer in self.layers):
             self._warn_once(f"layers that hold a recurrent state beside their keys stay on {key_states.device}")
         self._bring(layer_idx, link)
+        following = self._next(layer_idx)
         with link.copying():
-            following = self._next(layer_idx)
             for index in sorted(self.here - {layer_idx, following}):
                 self._leave(index, link)
             if following is not None:
@@ -125,6 +125,9 @@ class Offloading(Cache):
             attended = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self._moves(layer_idx):
             self.here.add(layer_idx)
+            if self._leaves_at_once(layer_idx, following):
+                with link.copying():
+                    self._leave(layer_idx, link)
         return attended
 
     def _link(self, device: torch.device) -> Link:
@@ -149,6 +152,10 @@ class Offloading(Cache):
         count = len(self.layers)
         order = ((layer_idx + step) % count for step in range(1, count))
         return next((index for index in order if self._moves(index)), None)
+
+    def _leaves_at_once(self, layer_idx: int, following: int | None) -> bool:
+        """Can it go while its attention, which holds what `update` returned, is still to come? Not where that changes the layer, nor where this and the next one are all that move."""
+        return following is not None and self._next(following) != layer_idx and not self.layers[layer_idx].needs_query
 
     def _bring(self, layer_idx: int, link: Link) -> None:
         """Have this layer on its device, in its right order, before it is used."""
@@ -240,17 +247,22 @@ class Offloading(Cache):
         return other
 
 
-def _replace_data(layer: Layer, moved: Any) -> None:
-    """Every buffer's storage by what `moved` makes of it; shared with a fork no more."""
+def _replace_data(layer: Layer, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Every buffer's filled rows by what `moved` makes of them; shared with a fork no more. Of fixed storage, whose layer may write at an address of its own, all rows."""
     for buffer in layer.buffers().values():
-        if buffer.data is not None:
-            buffer.data, buffer.frozen = moved(buffer.data), 0
+        if buffer.data is None:
+            continue
+        if buffer.capacity is None:
+            buffer.data, buffer.start, buffer.stop = moved(buffer.view()), 0, len(buffer)
+        else:
+            buffer.data = moved(buffer.data)
+        buffer.frozen, buffer.shared = 0, False
 
 
 class OffloadedCache(Offloading):
-    """Keep every token, all but two or three layers of it in the host's memory, on any model.
+    """Keep every token, all but one or two layers of it in the host's memory, on any model.
 
-    Layer k + 1 comes on a second stream while k computes, k - 1 leaves. Holds what DynamicCache holds and gives the
+    Layer k + 1 comes on a second stream while k computes, and k leaves. Holds what DynamicCache holds and gives the
     same bits. On a machine without accelerator a DynamicCache that says so once. Copies the whole layer both ways at
     every token: it saves accelerator memory, not time.
     """

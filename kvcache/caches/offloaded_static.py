@@ -153,6 +153,10 @@ class OffloadedStaticCache(Offloading, StaticCache):
         """Never from the first again: the last layer's buffer might be the first one's, and the resident layer gives time."""
         return next((index for index in range(layer_idx + 1, len(self.layers)) if self._moves(index)), None)
 
+    def _leaves_at_once(self, layer_idx: int, following: int | None) -> bool:
+        """Its buffer is lent again no sooner than two layers on."""
+        return False
+
     def _slot(self, layer_idx: int) -> tuple[Buffer, Buffer]:
         """The two buffers, for keys and for values, in which this layer computes."""
         hosted = [index for index in range(len(self.layers)) if isinstance(self.layers[index], HostedLayer) and not self.layers[index].resident]

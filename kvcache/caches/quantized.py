@@ -48,7 +48,7 @@ BITS = ("nbits", "key_bits", "value_bits")
 SIDES = ("key", "value")
 FULL = 16  # "bits" of what is not rounded
 EDITS = (
-    "keys and values that a quantized cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
+    "keys and values that a cache has rounded are codes, and what is read of them is decoded for the reader: they cannot be edited or assigned. crop(), reorder_cache(), "
     "batch_select_indices() and batch_repeat_interleave() change the cache; DynamicCache.from_legacy_cache(cache.to_legacy_cache()) makes one that can be edited"
 )
 
@@ -101,6 +101,8 @@ class QuantizedLayer(Layer):
         self.block, self.residual_length, self.token_group = q_group_size, residual_length, token_group or q_group_size
         self.bits = {"key": bits_of(key_bits, nbits), "value": bits_of(value_bits, nbits)}
         self.axes = {"key": grouping(backend, axis_key, "channel"), "value": grouping(backend, axis_value, "token")}
+        self.tight = residual_length < q_group_size  # what is reserved for tokens in full precision would be most of what a short chat holds
+        self.key_first, self.value_first = Buffer(exact=self.tight), Buffer(exact=self.tight)
 
     def scheme(self, side: str, dim: int) -> Scheme:
         """How "key" or "value" states of `dim` channels are quantised."""
@@ -152,13 +154,15 @@ class QuantizedLayer(Layer):
         self._refuse(key_states, value_states)
         rows = {"key": self._with_residual("key", key_states), "value": self._with_residual("value", value_states)}
         attended = self._attended(new, rows)
-        tokens, room, ahead = self._due(new), self.residual_length + self.block, self._not_first_yet()
+        tokens, ahead = self._due(new), self._not_first_yet()
         self.seen += new
         self._settle(rows, tokens)
         for side, states in rows.items():
-            kept, residual = states.shape[T] - ahead - tokens, getattr(self, f"{side}_residual")
+            residual = getattr(self, f"{side}_residual")
             residual.clear()
-            residual.append(states[:, :, -room:])
+            kept = states.shape[T] - ahead - tokens
+            room = self._room_for(kept)
+            residual.append(states[:, :, states.shape[T] - room :])
             residual.drop_front(room - kept)
         return attended
 
@@ -233,7 +237,11 @@ class QuantizedLayer(Layer):
         for side in SIDES:
             residual = getattr(self, f"{side}_residual")
             residual.drop_front(ahead + tokens)
-            residual.shrink(self.residual_length + self.block)
+            residual.shrink(self._room_for(len(residual)))
+
+    def _room_for(self, residual: int) -> int:
+        """Tokens in full precision to have storage for once there are codes, while `residual` are held: as many as there will be, or no more than that."""
+        return residual if self.tight else self.residual_length + self.block
 
     def _settle(self, rows: dict[str, torch.Tensor], tokens: int, passed: int = 0) -> None:
         """Of each side's rows [B, H, some, D] behind what is quantised, keep the first ones if they are not kept yet, and quantise `tokens` behind them but for those `passed` over."""
@@ -325,8 +333,8 @@ class QuantizedLayer(Layer):
         blocks = due - self._predicted_loss(tokens)
         first = self.first_tokens if due and (blocks == due or self.keeps_first) else 0
         residual = tokens - due * self.block - (self.first_tokens if due else 0)
-        room = capacity_for(self.residual_length + self.block if due else tokens) if tokens else 0
-        room += capacity_for(first) if first else 0
+        room = capacity_for(self._room_for(residual) if due else tokens) if tokens else 0
+        room += first if self.tight else capacity_for(first) if first else 0
         amounts = {"residual": (residual + first) * shape.token_nbytes, "scales": 0}
         reserved = (room - residual - first) * shape.token_nbytes
         coded = blocks * self.block
@@ -626,7 +634,7 @@ def why_not_window_bits(config: PreTrainedConfig | None, key_bits: int, value_bi
         return reason
     if residual_length >= room:
         return f"nothing of a window of {room} tokens would be rounded whose latest {residual_length} stay in full precision: residual_length must be below {room}"
-    return next(filter(None, map(why_not_packed, _dims(config))), None) if config else None
+    return next(filter(None, map(why_not_packed, value_dims(config))), None) if config else None
 
 
 def _rounds_windows(config: PreTrainedConfig, round_windows: bool | str) -> bool:
@@ -637,7 +645,8 @@ def _rounds_windows(config: PreTrainedConfig, round_windows: bool | str) -> bool
 def scheme_of(backend: str, nbits: int, side: str, axis: str, block: int, token_group: int, dim: int, rotated: bool = False) -> Scheme:
     """How "key" or "value" states of `dim` channels are quantised. Kept: every layer asks at every token."""
     group = block if axis == "channel" else largest_divisor(dim, token_group)
-    ours = {"key": rotated_keys, "value": rotated_values} if rotated else {"key": native_keys, "value": native_values}
+    fitted = rotated and (side, axis) in (("key", "channel"), ("value", "token"))  # as it was measured
+    ours = {"key": rotated_keys, "value": rotated_values} if fitted else {"key": native_keys, "value": native_values}
     quantizer = ours[side] if backend == "native" else QUANTIZERS[backend]
     return Scheme(nbits, axis, group, quantizer, rotated)
 
@@ -663,7 +672,7 @@ def why_not_attention(attention: str, *nbits: int) -> str | None:
     return next(filter(None, map(why_not_loops, nbits)), None) if attention == "fused" else None
 
 
-def _dims(config: PreTrainedConfig) -> set[int]:
+def value_dims(config: PreTrainedConfig) -> set[int]:
     """Elements of a head's values, of every layer."""
     return {shape.value_dim for shape in shapes_of(config, 1, 1) if shape.value_dim}
 
@@ -674,7 +683,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} has layers of type {', '.join(odd)}, which are not quantised"
     if not {*FULL_TYPES, *WINDOWED_TYPES} & set(layer_types(config)):
         return f"{config.model_type} has no full-attention layer, and its states are small already"
-    return next(filter(None, map(why_not_packed, _dims(config))), None)
+    return next(filter(None, map(why_not_packed, value_dims(config))), None)
 
 
 def why_not_windows(config: PreTrainedConfig, round_windows: bool | str) -> str | None:

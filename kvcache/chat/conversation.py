@@ -11,7 +11,7 @@ from typing import Any
 from .. import catalog
 from ..memory import heard_by
 from ..prefix_store import PrefixStore
-from .engine import PREFILL_CHUNK, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
+from .engine import PREFILL_CHUNK, Detokenizer, Done, Event, Prefill, Sampling, Stats, Token, checked_decode, generate_tokens, room_left
 from .models import LoadedModel
 from .prefixes import LEAST, Checkpoints
 
@@ -27,6 +27,8 @@ class ConversationError(ValueError):
 
 # ------------------------------------------------------------------------------------------------- messages -> text
 
+STOPPED_EARLY = {"message": "stopped before the first token: the message was taken back", "reply": "stopped before it went on: the reply stays as it was"}
+EXTENDABLE = "length", "stopped"  # reasons for which a reply ended that may go on
 PLAIN_STOP = "\nUser:"  # where a model without a chat template begins to write the next question itself
 
 
@@ -131,6 +133,26 @@ class Turn:
     stats: Stats | None = None
     typed_seed: int | None = None  # the one asked for, where tokens were drawn: of a reply made again, `seed` has moved on
     sampling: Sampling | None = None
+    reason: str = ""  # why the reply ended, as the engine says it; "" where only text is known
+    versions: tuple[Turn, ...] = ()  # all replies made to this message, each without versions of its own; empty where there is one
+    version: int = 0  # which of them this is
+
+    @property
+    def alone(self) -> Turn:
+        """This reply without the others."""
+        return replace(self, versions=(), version=0)
+
+    def beside(self, other: Turn) -> Turn:
+        """This new reply beside those that there were, `other` the one shown last. One with the same ids takes the place of the one there was."""
+        versions = list(other.versions or (other.alone,))
+        same = next((n for n, turn in enumerate(versions) if turn.reply_ids == self.reply_ids), len(versions))
+        versions[same:same + 1] = [self]
+        return replace(self, versions=tuple(versions), version=same) if len(versions) > 1 else self
+
+    def instead_of(self, other: Turn) -> Turn:
+        """This reply in the place of one of several."""
+        versions = tuple(self if n == other.version else turn for n, turn in enumerate(other.versions))
+        return replace(self, versions=versions, version=other.version)
 
 
 @dataclass(frozen=True)
@@ -145,6 +167,12 @@ class _Plan:
     prompt_ids: tuple[int, ...]
     source_ids: tuple[int, ...]
     sampling: Sampling
+    begun: Turn | None = None  # the reply that is to go on
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All that is to be in the cache before the next token is picked."""
+        return (*self.prompt_ids, *self.begun.reply_ids) if self.begun else self.prompt_ids
 
 
 class _Written:
@@ -154,7 +182,14 @@ class _Written:
         self.plan, self.seen, self.kept, self.note, self.checkpoints = plan, seen, kept, note, checkpoints
         self.pieces: list[str] = []
         self.ids: list[int] = []
+        self.reason = "stopped"  # unless the engine says another
         self.stats = Stats(seen, 0, 0, 0.0, 0.0, 0.0, 0, note, kept)
+
+    @property
+    def figures(self) -> Stats:
+        """Of the whole reply, what there was of it before included."""
+        begun = self.plan.begun
+        return joined(begun.stats, self.stats) if begun and begun.stats else self.stats
 
 
 class Conversation:
@@ -305,6 +340,29 @@ class Conversation:
             sampling = replace(sampling, seed=(last.seed + 1) % 2**63)
         return self._reply(self._plan(tuple(earlier), last.user, sampling), stop)
 
+    def extend(self, stop: threading.Event | None = None) -> Iterator[Event]:
+        """Go on with the last reply, which was cut or stopped, for up to `sampling.max_new_tokens` more, drawn as it was: with the ids of one that was never cut."""
+        self._check_ready()
+        last = self._turns[-1] if self._turns else None
+        if last is None or last.reason not in EXTENDABLE or last.sampling is None:
+            raise ConversationError("The last reply has not been cut: there is nothing to go on with.")
+        written = len(last.reply_ids)
+        sampling = replace(last.sampling, seed=last.seed, max_new_tokens=self.sampling.max_new_tokens).check()
+        source = source_ids_of(self.loaded, last.user, self.system)
+        limit, what, advice = self._limit()
+        if limit is not None and len(last.prompt_ids) + written > limit:
+            raise ConversationError(f"The conversation has {len(last.prompt_ids) + written:,} tokens, and {what} takes {limit:,}: {advice}.")
+        return self._reply(_Plan(self._turns, self._turns[:-1], last.user, last.prompt_text, last.opening, last.prompt_ids, tuple(source), sampling, last), stop)
+
+    def show_version(self, version: int) -> None:
+        """Make another of the last message's replies, from 0, the conversation's own. The cache goes back to where they part; one that can't is emptied, and the next reply says so."""
+        self._check_ready()
+        last = self._turns[-1] if self._turns else None
+        if last is None or not 0 <= version < len(last.versions):
+            raise ConversationError(f"There is no version {version + 1} of the last reply: it has {max(1, len(last.versions)) if last else 0}.")
+        self._turns = (*self._turns[:-1], replace(last.versions[version], versions=last.versions, version=version))
+        self._go_back_to_turns()
+
     def undo(self) -> str:
         """Take back the last message and its reply, from the cache too; returns the message. A cache that can't go back is emptied."""
         self._check_idle()
@@ -436,9 +494,9 @@ class Conversation:
         self._begin(plan)
         events: Any = None
         try:
-            cuts = self._cuts(plan.turns, plan.prompt_ids)
+            cuts = self._cuts((*plan.turns, *([plan.begun] if plan.begun else [])), plan.ids)
             store = self.prefixes(self.loaded) if self._make_own_cache is None else None
-            note, kept = self._rewind(plan.prompt_ids, plan.source_ids, cuts, store)
+            note, kept = self._rewind(plan.ids, plan.source_ids, cuts, store)
             unheard = () if self.heard_ids else plan.source_ids
             note = _join(note, f"the encoder read {len(unheard):,} token{'s' * (len(unheard) != 1)}" if unheard else "")
             written = _Written(plan, len(self.cached_ids), kept, note, Checkpoints(store, self.cache, plan.source_ids))
@@ -473,24 +531,29 @@ class Conversation:
         return self.generate(
             self.loaded,
             self.cache,
-            plan.prompt_ids[seen:],
-            plan.prompt_ids[:seen],
+            plan.ids[seen:],
+            plan.ids[:seen],
             plan.sampling,
             stop,
             self.prefill_chunk,
-            None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP,
+            self._stop_text,
             unheard,
             self.decode,
             cuts,
             on_read,
+            len(plan.ids) - len(plan.prompt_ids),
         )
+
+    @property
+    def _stop_text(self) -> str | None:
+        return None if self.loaded.has_chat_template or self.loaded.is_encoder_decoder else PLAIN_STOP
 
     def _take(self, written: _Written, event: Event) -> Event:
         """Note what an event says of the cache and the reply; the event as it is handed on."""
         plan, stats = written.plan, written.stats
         if isinstance(event, Prefill):
             self.heard_ids = list(plan.source_ids)
-            self.cached_ids = list(plan.prompt_ids[: written.seen + event.done])
+            self.cached_ids = list(plan.ids[: written.seen + event.done])
             written.stats = replace(stats, computed=event.done, cache_nbytes=event.snapshot.total)
         elif isinstance(event, Token):
             self.cached_ids += written.ids[-1:]
@@ -500,9 +563,9 @@ class Conversation:
             written.stats = replace(stats, generated=len(written.ids), time_to_first_token=first, cache_nbytes=event.snapshot.total)
         elif isinstance(event, Done):
             written.pieces.append(event.text)
-            note = written.note if written.ids else _join(written.note, "stopped before the first token: the message was taken back")
-            written.stats = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept)
-            event = replace(event, stats=written.stats)
+            note = written.note if written.ids else _join(written.note, STOPPED_EARLY["reply" if plan.begun else "message"])
+            written.stats, written.reason = replace(event.stats, note=_join(note, event.stats.note), kept=written.kept), event.reason
+            event = replace(event, stats=written.figures)
             self._keep(written)
             if written.ids:
                 written.checkpoints.note(self.cached_ids)
@@ -528,11 +591,13 @@ class Conversation:
 
     def _keep(self, written: _Written) -> None:
         """Make the reply, whole or partial, part of the conversation; without a token there is no turn."""
-        plan, ids = written.plan, written.ids
-        if not ids:
+        plan = written.plan
+        if not written.ids:
             return
         self._fresh_because = ""  # this reply's note has said it
-        reply = "".join(written.pieces)
+        before = plan.begun.reply_ids if plan.begun else ()
+        ids = [*before, *written.ids]
+        reply = Detokenizer(self.loaded.tokenizer, self._stop_text).read(before) + "".join(written.pieces)
         turn = Turn(
             plan.user,
             reply,
@@ -542,11 +607,19 @@ class Conversation:
             tuple(ids),
             self._end_of(reply, ids),
             plan.sampling.seed,
-            written.stats,
-            self.sampling.seed if plan.sampling.temperature > 0 else None,
-            plan.sampling,
+            written.figures,
+            (plan.begun.typed_seed if plan.begun else self.sampling.seed) if plan.sampling.temperature > 0 else None,
+            replace(plan.sampling, max_new_tokens=len(before) + plan.sampling.max_new_tokens),
+            written.reason,
         )
-        self._turns = (*plan.turns, turn)
+        self._turns = (*plan.turns, self._among_versions(turn, plan))
+
+    def _among_versions(self, turn: Turn, plan: _Plan) -> Turn:
+        """The turn with the other replies that were made to its message."""
+        if plan.begun:
+            return turn.instead_of(plan.begun)
+        made_again = len(plan.found) > len(plan.turns)
+        return turn.beside(plan.found[-1]) if made_again and plan.found[-1].reply_ids else turn
 
     def _end_of(self, reply: str, reply_ids: list[int]) -> str:
         """What the ids of a reply say behind its text: the end-of-text token, or the stop text that ended it."""
@@ -563,14 +636,8 @@ class Conversation:
 
         A cache that evicts or rounds holds other things when the same ids are cut otherwise. None where it makes no difference.
         """
-        if self._make_own_cache is None and not catalog.entry(self.cache_name).lossy:
-            return []
-        cuts, ids = [0], tuple(ids)
-        for turn in turns:
-            end = len(turn.prompt_ids) + len(turn.reply_ids)
-            shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), ids)
-            cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
-        return cuts
+        exact = self._make_own_cache is None and not catalog.entry(self.cache_name).lossy
+        return [] if exact else cuts_of(turns, ids)
 
     def _rewind(self, prompt_ids: Sequence[int], source_ids: Sequence[int], cuts: Sequence[int] = (), store: PrefixStore | None = None) -> tuple[str, int]:
         """Bring the cache back to what it shares with `prompt_ids`, less one token at least, or take one that shares more. Returns a note or "", and how many tokens are the store's."""
@@ -659,6 +726,24 @@ def common_prefix(a: Sequence[Any], b: Sequence[Any]) -> int:
     if a == b[: len(a)]:
         return len(a)
     return next((index for index, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def joined(before: Stats, after: Stats) -> Stats:
+    """The figures of a reply that went on: what was reused and computed before it began, all its tokens, and the rate of both parts together."""
+    seconds = sum((stats.generated - 1) / stats.decode_tokens_per_second for stats in (before, after) if stats.decode_tokens_per_second)
+    counted = sum(stats.generated - 1 for stats in (before, after) if stats.decode_tokens_per_second)
+    return replace(before, generated=before.generated + after.generated, decode_tokens_per_second=counted / seconds if seconds else 0.0,
+                   cache_nbytes=after.cache_nbytes, note=_join(before.note, after.note))
+
+
+def cuts_of(turns: Sequence[Turn], ids: Sequence[int]) -> list[int]:
+    """Lengths of `ids` at which a forward ended when `turns` were said: a message at once, its reply token by token."""
+    cuts, ids = [0], tuple(ids)
+    for turn in turns:
+        end = len(turn.prompt_ids) + len(turn.reply_ids)
+        shared = common_prefix((*turn.prompt_ids, *turn.reply_ids), ids)
+        cuts += [cut for cut in range(max(1, len(turn.prompt_ids)), end) if cut <= shared]
+    return cuts
 
 
 def longest_token(tokenizer: Any) -> int:

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from ..batch import Batch
-from ..weights import is_offloaded
+from ..weights import is_offloaded, shard_of
 from . import split_graph
 from .compile_thread import kept_apart
 from .gemv import for_single_rows, twin
@@ -124,6 +124,8 @@ class CompiledStep:
             return "a step is compiled for caches that the catalog made: another one like it is needed to try it"
         if is_offloaded(self.model):
             return "its weights are offloaded, and a step is compiled for weights that stay in memory"
+        if shard_of(self.model):
+            return "its weights are shared by several processes (tensor parallel), of which each would change to a compiled step when its own is ready"
         return why_not_compiled() or split_graph.why_not_split(self.model.config)
 
     def awaits(self, cache: Any) -> bool:

@@ -105,13 +105,18 @@ def make_processors(sampling: Sampling) -> LogitsProcessorList:
     return processors
 
 
-def make_picker(sampling: Sampling, device: torch.device) -> Callable[[Sequence[int], torch.Tensor], int]:
-    """A function (all ids so far, logits [V]) -> id of the next token. The same seed gives the same picks."""
+def make_picker(sampling: Sampling, device: torch.device, picked: int = 0) -> Callable[[Sequence[int], torch.Tensor], int]:
+    """A function (all ids so far, logits [V]) -> id of the next token. The same seed gives the same picks; `picked`: so many were picked before."""
     processors = make_processors(sampling)
     generator = torch.Generator(device=device).manual_seed(sampling.seed)
+    to_skip = picked if sampling.temperature > 0 else 0
 
     def pick(ids: Sequence[int], logits: torch.Tensor) -> int:
+        nonlocal to_skip
         scores = logits[None].float()  # (1, V)
+        while to_skip:  # what a draw takes from the generator depends on the vocabulary's size alone
+            torch.multinomial(torch.ones_like(scores), 1, generator=generator)
+            to_skip -= 1
         if processors:
             scores = processors(torch.tensor([ids], device=scores.device), scores)
         if sampling.temperature == 0.0:
@@ -236,6 +241,10 @@ class Detokenizer:
             return ""
         self._start, self._read = self._read, len(self._ids)
         return self._release(after[len(before) :])
+
+    def read(self, ids: Sequence[int]) -> str:
+        """The text of several tokens."""
+        return "".join(map(self.add, ids))
 
     def flush(self) -> str:
         """What was held back as a possible stop text, at the end of the reply."""
@@ -465,7 +474,7 @@ class Reply:
     """One reply as steps, for whoever runs the forwards: `next` gives an event, or a `Feed` whose logits the following `next` takes; None at its end.
 
     Arguments and errors as of `generate_tokens`; `ids` are all tokens, those not fed yet included. `on_read(seen)` is called behind each chunk of the prompt, while the cache has seen
-    just that, by whoever runs the forwards.
+    just that, by whoever runs the forwards. `written`: so many of the last of `new_ids` and `seen_ids` are the reply's own, which goes on behind them.
     """
 
     def __init__(
@@ -482,6 +491,7 @@ class Reply:
         decode: str | None = None,
         cuts: Collection[int] = (),
         on_read: Callable[[int], None] = lambda seen: None,
+        written: int = 0,
     ) -> None:
         self.sampling, self.decode = sampling.check(), checked_decode(decode)
         if not new_ids:
@@ -491,7 +501,8 @@ class Reply:
         if len(new_ids) > left:
             raise ValueError(f"{len(new_ids)} new tokens don't fit: the {limit} leaves room for {left:g}")
         self.loaded, self.cache, self.stop, self.stop_text, self.source_ids = loaded, cache, stop, stop_text, source_ids
-        self.cuts, self.on_read = [*cuts, len(seen_ids)], on_read
+        self.cuts, self.on_read, self.written = [*cuts, len(seen_ids)], on_read, written
+        self.may_compile: Callable[[], bool] = lambda: True  # asked before torch.compile begins beside this reply, which it slows down meanwhile
         self.prompt_length, self.ids = len(seen_ids) + len(new_ids), [*seen_ids, *new_ids]
         self.watch = Stopwatch()
         self._steps = self._run(list(new_ids), len(seen_ids))
@@ -533,9 +544,10 @@ class Reply:
             yield done("stopped")
             return
 
-        pick = make_picker(self.sampling, loaded.device)
-        text = Detokenizer(loaded.tokenizer, self.stop_text)
         ids = self.ids
+        pick = make_picker(self.sampling, loaded.device, self.written)
+        text = Detokenizer(loaded.tokenizer, self.stop_text)
+        text.read(ids[len(ids) - self.written :])
         wants_step = decode == "auto" and loaded.step.awaits(cache)  # asked once a reply: it looks for a compiler
         for index in range(self.sampling.max_new_tokens):
             assert logits is not None
@@ -548,7 +560,7 @@ class Reply:
             if reason is not None:
                 yield done(reason, text.flush())
                 return
-            wants_step = wants_step and not compile_beside(loaded, cache, new_ids)
+            wants_step = wants_step and not (self.may_compile() and compile_beside(loaded, cache, new_ids))
             logits = yield Feed(ids[-1:], picked=True, compiled=decode != "eager")
 
 

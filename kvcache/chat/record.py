@@ -117,12 +117,20 @@ def _turn(number: int, values: Any, vocabulary: int | None) -> Turn:
         stats, sampling = values.get("stats"), values.get("sampling")
         ids = {name: _ids(values[name], vocabulary) for name in ("prompt_ids", "reply_ids")}
         rest = {"stats": Stats(**stats) if stats else None, "sampling": Sampling(**sampling).check() if sampling else None}
-        turn = Turn(**{**values, **ids, **rest})
-        if not all(isinstance(each, str) for each in (turn.user, turn.reply, turn.prompt_text, turn.end)) or not isinstance(turn.opening, int):
+        turn = Turn(**{**values, **ids, **rest, "versions": tuple(_version(number, each, vocabulary) for each in values.get("versions", ()))})
+        if not all(isinstance(each, str) for each in (turn.user, turn.reply, turn.prompt_text, turn.end, turn.reason)) or not isinstance(turn.opening, int):
             raise TypeError("a text is none")
+        if type(turn.version) is not int or not (turn.versions[turn.version : turn.version + 1] == (turn.alone,) if turn.versions else turn.version == 0):
+            raise ValueError(f"its version {turn.version!r:.20} is none of its versions")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"Turn {number} of the file cannot be read: {error}") from error
     return turn
+
+
+def _version(number: int, values: Any, vocabulary: int | None) -> Turn:
+    if values.get("versions"):
+        raise ValueError("a version has versions of its own")
+    return _turn(number, values, vocabulary)
 
 
 def _ids(values: Any, vocabulary: int | None) -> tuple[int, ...]:

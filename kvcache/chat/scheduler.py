@@ -1,7 +1,7 @@
 """Replies of one model, all written at once: who waits, whose prompt is being read, who is writing.
 
-Each tick feeds one chunk of one prompt, those that are being read taking turns, and then one token of everybody who is writing: in one forward, where
-the model and the caches can share it (see `kvcache.Batch`), else one after the other. Source of the idea: Yu et al. 2022, Orca, OSDI.
+Each tick feeds one token of everybody who is writing and a chunk of a prompt, or of several that are short, those that are being read taking turns: in one forward,
+where the model and the caches can share it (see `kvcache.Batch`), else one after the other. Sources of the idea: Yu et al. 2022, Orca, OSDI; Agrawal et al. 2024, Sarathi-Serve, OSDI.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 
-from ..batch import Batch, decode
+from ..batch import Batch, decode, why_no_pieces
 from .engine import Event, Feed, Reply, Waiting, compile_batch_beside, forward, prefill_chunks
 from .engine import take_snapshot as snapshot_of
 from .models import LoadedModel
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 5.0  # that the thread of a model without work stays: torch's own threads come and go with it
+TICK_TOKENS = 256  # of prompts, read in one tick; a chunk that is longer is read alone
+FEW = 3  # replies beside which torch.compile begins
 RETRY_SECONDS = 0.05  # between two looks whether there is room for a reply that waits, where nobody else has work
 NO_ROOM = "waiting for memory: others are writing, and what they and this reply would hold is more than is kept for all caches together"
 _END = object()
@@ -76,11 +78,11 @@ class Row:
             self.events.put(Waiting(text, snapshot_of(self.reply.cache)))
         self.is_told = True
 
-    def begin_anew(self, loaded: LoadedModel) -> None:
-        """Empty the cache, and have it fed all that it had seen, cut as it was the first time: what was picked token by token."""
+    def begin_anew(self, loaded: LoadedModel, tokens: int) -> None:
+        """Empty the cache, and have it fed the tokens that it had seen, so many, cut as they were the first time: what was picked token by token."""
         reply = self.reply
         reply.cache.reset()
-        seen = reply.ids[: len(reply.ids) - 1]
+        seen = reply.ids[:tokens]
         prompt, picked = seen[: reply.prompt_length], seen[reply.prompt_length :]
         self.again = deque([*prefill_chunks(loaded, prompt, 0, reply.prefill_chunk, reply.cuts), *([token] for token in picked)])
 
@@ -111,6 +113,10 @@ class Scheduler:
     def is_busy(self) -> bool:
         """Is a reply being read or written?"""
         return bool(self.reading or self.writing)
+
+    def _is_quiet(self) -> bool:
+        """May a compiler begin? It shares Python's lock with every reply: twenty were written at less than half their speed meanwhile, for more than a minute."""
+        return len(self.reading) + len(self.writing) <= FEW
 
     def submit(self, row: Row) -> None:
         """Have a reply begin as soon as there is room for it."""
@@ -162,10 +168,12 @@ class Scheduler:
             thread.join(AT_EXIT_SECONDS)
 
     def tick(self) -> None:
-        """One chunk of one prompt, and one token of everybody who is writing."""
+        """A chunk of a prompt, or of several short ones, and one token of everybody who is writing."""
         self._take_in()
-        self._read()
-        self._write()
+        chunks = self._chunks_beside() if self.reading and len(self.reading) + len(self.writing) > 1 else []
+        if not chunks:
+            self._read()
+        self._write(chunks)
 
     # ------------------------------------------------------------------------------------------------------------ a tick
 
@@ -177,6 +185,7 @@ class Scheduler:
             if row.stops or (not someone_waits and row.may_begin()):
                 with self._changed:
                     self.waiting.remove(row)
+                row.reply.may_compile = self._is_quiet
                 self._place(row, row.go_on())
             else:
                 row.tell(NO_ROOM)
@@ -185,6 +194,8 @@ class Scheduler:
     def _place(self, row: Row, goes_on: bool) -> None:
         """Put a row where what it asks for is done; one that is over leaves."""
         writes = goes_on and row.asks is not None and row.asks.picked and not row.again
+        if row in self.reading:
+            self.reading.remove(row)
         if writes and row not in self.writing:
             self.writing.append(row)
         elif not writes:
@@ -211,13 +222,25 @@ class Scheduler:
         else:
             self._place(row, row.go_on(logits))
 
-    def _write(self) -> None:
-        """Feed one token of everybody who is writing."""
-        shared = [row for row in self.writing if row.shares]
+    def _chunks_beside(self) -> list[Row]:
+        """Those whose turn it is to be read beside what is written, in the same forward; none where the model or a row's cache reads alone."""
+        if self.most is not None or not self._shares() or self._why_no_pieces():
+            return []
+        chosen: list[Row] = []
+        for row in self.reading:
+            if row.again or not row.shares or sum(len(each.asks.ids) for each in (*chosen, row)) > TICK_TOKENS:
+                break
+            chosen.append(row)
+        return chosen
+
+    def _write(self, chunks: Sequence[Row] = ()) -> None:
+        """Feed one token of everybody who is writing, and these chunks beside."""
+        shared = [*(row for row in self.writing if row.shares), *chunks]
         shared = shared[: self.most] if len(shared) > 1 and self.most != 1 and self._shares() else []
+        alone = [row for row in self.writing if row not in shared]
         if len(shared) > 1:
             self._write_together(shared)
-        for row in [row for row in self.writing if row not in shared]:
+        for row in alone:
             self._write_alone(row)
 
     def _write_alone(self, row: Row) -> bool:
@@ -233,18 +256,19 @@ class Scheduler:
         return True
 
     def _write_together(self, rows: list[Row]) -> None:
-        """Feed one token of each of these rows in one forward. Where that fails each is fed alone, and who fails alone leaves."""
+        """Feed what each of these rows asks for in one forward. Where that fails each is fed alone, and who fails alone leaves."""
         rows = self._gathered(rows)
         if len(rows) < 2:
             for row in rows:
                 self._write_alone(row)
             return
+        seen = self.batch.lengths()
         try:
             with self.loaded.forward_lock:
-                logits = decode(self.loaded.model, self.batch, [row.asks.ids[0] for row in rows], self._step(rows))
+                logits = decode(self.loaded.model, self.batch, [row.asks.ids for row in rows], self._step(rows))
         except Exception as error:  # whosever it is comes up again when each is fed alone
             logger.warning("a forward of %d replies together failed, each goes on alone: %s", len(rows), error)
-            self._write_one_by_one(rows)
+            self._write_one_by_one(rows, seen)
         else:
             for row, its in zip(rows, logits):
                 self._place(row, row.go_on(its))
@@ -253,15 +277,15 @@ class Scheduler:
         """The forward for these rows: the compiled step where there is one, and where all want it."""
         if not all(row.asks.compiled for row in rows):
             return self.loaded.model
-        self.wants_step = self.wants_step and not compile_batch_beside(self.loaded)
+        self.wants_step = self.wants_step and not (self._is_quiet() and compile_batch_beside(self.loaded))
         return functools.partial(self.loaded.step, self.batch)
 
-    def _write_one_by_one(self, rows: list[Row]) -> None:
-        """After a forward together has failed. A cache that it left in parts, and that cannot go back, is filled again from its ids, which are the truth."""
-        for row in rows:
+    def _write_one_by_one(self, rows: list[Row], seen: list[int]) -> None:
+        """After a forward together has failed, before which the caches had seen so many tokens. A cache that it left in parts, and that cannot go back, is filled again from its ids, which are the truth."""
+        for row, tokens in zip(rows, seen):
             self._part(row)
             if getattr(row.reply.cache, "torn", ""):
-                row.begin_anew(self.loaded)
+                row.begin_anew(self.loaded, tokens)
                 self._place(row, True)
         together = [row for row in rows if not row.again]
         if all([self._write_alone(row) for row in together]) and len(together) == len(rows):
@@ -278,6 +302,10 @@ class Scheduler:
             except ValueError:
                 self.most = 1
         return self.batch is not None
+
+    def _why_no_pieces(self) -> str | None:
+        with self.loaded.forward_lock:
+            return why_no_pieces(self.loaded.model)
 
     def _gathered(self, rows: list[Row]) -> list[Row]:
         """Those of `rows` whose caches the batch has, in its order, once the others have left it and the new ones have joined."""

@@ -19,6 +19,7 @@ from .threads import Loops, shared, shares, team_address, threads_for
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 NBITS = (8, 4, 2)  # codes that a mask takes out of a byte
+TILE = 64  # tokens that were rounded alone and are read at a time
 EIGHTS = 8  # the loops take that many tokens at a time
 WORTH = 1 << 18  # elements of plain keys from which the loops win more than calling them costs
 ENOUGH = 1 << 18  # elements to encode below which a second thread costs more than it brings
@@ -54,14 +55,21 @@ def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | tor
     if torch.is_grad_enabled() and any(states.requires_grad for states in (query, keys, values)):  # which the loops would lose
         return False
     if isinstance(keys, Packed):
-        return isinstance(values, Packed) and not keys.hidden and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block) and PACKED.ready(wait)
+        known = isinstance(values, Packed) and not keys.hidden and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block)
+        return known and _whole(keys, values) and PACKED.ready(wait)
     return query.dtype == keys.dtype == values.dtype == torch.float32 and PLAIN.ready(wait)
 
 
 def readable(scheme_key: Scheme, scheme_value: Scheme, block: int) -> bool:
-    """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of eights?"""
-    known = scheme_key.axis == "channel" and scheme_value.axis == "token" and scheme_key.group == block
-    return known and block % EIGHTS == 0 and {scheme_key.nbits, scheme_value.nbits} <= set(NBITS)
+    """Do the loops know this layout: keys per channel over a whole block, values per token, blocks of eights; or both token by token?"""
+    known = scheme_key.axis == "channel" and scheme_value.axis == "token" and scheme_key.group == block and block % EIGHTS == 0
+    alone = scheme_key.axis == scheme_value.axis == "token" and block == 1
+    return (known or alone) and {scheme_key.nbits, scheme_value.nbits} <= set(NBITS)
+
+
+def _whole(keys: Packed, values: Packed) -> bool:
+    """Have tokens that were rounded alone one scale each, and values nothing that they were rounded without?"""
+    return keys.block > 1 or keys.encoded.scales.shape[3] == values.encoded.scales.shape[3] == 1 and values.centre is None
 
 
 def worth(keys: torch.Tensor) -> bool:
@@ -88,9 +96,10 @@ def _packed(loops: Attention, query: torch.Tensor, keys: Packed, values: Packed,
     out = _room(query, values)
     many = queries.numel() // (batch * heads * dim)
     rows = (batch, heads, many, queries.data_ptr(), added.ctypes.data if added.size else 0, added.shape[1])
-    here = (*rows, keys.scheme.nbits, values.scheme.nbits, keys.scheme.turn(dim), values.scheme.turn(values.shape[3]), keys.block, keys.ahead, keys.packed, keys.start, keys.stop)
+    block = TILE if keys.block == 1 else keys.block
+    here = (*rows, keys.scheme.nbits, values.scheme.nbits, keys.scheme.turn(dim), values.scheme.turn(values.shape[3]), int(keys.block == 1), block, keys.ahead, keys.packed, keys.start, keys.stop)
     fixed = (float(scale), here + _places(keys) + _places(values))
-    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * keys.packed * dim, keys.packed // keys.block))
+    in_spans(loops, fixed, out.numpy().reshape(batch, heads, 1, many, -1), *sharing or shares(batch, heads, heads * keys.packed * dim, max(1, keys.packed // block)))
     return out.to(query.dtype)
 
 
@@ -158,7 +167,10 @@ _NOTHING = np.empty((0, 0), np.float32)
 
 
 def _as_loops_read(states: Packed) -> Packed:
-    """The same with every buffer as the loops read it: row after row, what is in full precision in float32."""
+    """The same with every buffer as the loops read it: row after row, what is in full precision in float32; of tokens that were rounded alone, in the place of gains what keys were rounded without."""
+    if states.block == 1:
+        centre = states.residual.new_zeros(*states.shape[:2], states.shape[3], 1, dtype=torch.float32) if states.centre is None else states.centre.transpose(2, 3)
+        states = states._replace(encoded=states.encoded._replace(gains=centre))
     if states.residual.dtype == torch.float32 and states.residual.is_contiguous() and (states.first is None or states.first.is_contiguous()) and all(map(_regular, states.encoded)):
         return states
     encoded = states.encoded if all(map(_regular, states.encoded)) else Encoded(*(part.contiguous() for part in states.encoded))
@@ -197,13 +209,23 @@ def _find_packed() -> Attention:
     """The loops over packed codes, once they have come close to attention over decoded tokens on a small example."""
     from .cpu_attention import heads_between, heads_together, heads_worker, join
 
-    query, sides = _sample(1, 2, 1, 32), []
-    for axis, states in (("channel", _sample(1, 2, 72, 32, seed=1)), ("token", _sample(1, 2, 72, 32, seed=2))):
-        scheme = Scheme(4, axis, 32, native, rotated=True)
-        sides.append(Packed(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72, states, 5))
-    loops = Attention(heads_together, heads_worker, heads_between, join)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, *(side.dense() for side in sides))
-    return _tested(loops, lambda sharing: _packed(loops, query, *sides, None, 32**-0.5, sharing), expected)
+    query, loops = _sample(1, 2, 1, 32), Attention(heads_together, heads_worker, heads_between, join)
+    for sides in (_in_blocks(), _alone()):
+        expected = SDPA(query, *(side.dense() for side in sides))
+        _tested(loops, lambda sharing, sides=sides: _packed(loops, query, *sides, None, 32**-0.5, sharing), expected)
+    return loops
+
+
+def _in_blocks() -> list[Packed]:
+    """Keys and values [1, 2, 77, 32] for a self-test, 64 of them in blocks of 32."""
+    schemes = [(Scheme(4, axis, 32, native, rotated=True), _sample(1, 2, 72, 32, seed=seed)) for axis, seed in (("channel", 1), ("token", 2))]
+    return [Packed(scheme, 32, 64, scheme.encode(states[:, :, :64], 32), states, 64, 72, states, 5) for scheme, states in schemes]
+
+
+def _alone() -> list[Packed]:
+    """The same, [1, 2, 103, 32], 90 of them rounded token by token."""
+    scheme, keys, values = Scheme(4, "token", 32, native, rotated=True), _sample(1, 2, 98, 32, seed=1), _sample(1, 2, 98, 32, seed=2)
+    return [Packed(scheme, 1, 90, scheme.encode_each(states[:, :, :90]), states, 90, 98, states, 5, centre) for states, centre in ((keys, keys[:, :, :1].clone()), (values, None))]
 
 
 def _find_plain() -> Attention:

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 COMPILED = dict(fastmath=True, cache=True, nogil=True, error_model="numpy")
 LOG2_E = np.float32(1.4426950408889634)
 EXP2 = tuple(np.float32(c) for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 0.24022651, 0.69314718, 1.0))  # Taylor series of 2^f
-NBITS, FOUR = (8, 4, 2), 4
+NBITS, FOUR, FULL = (8, 4, 2), 4, 8  # FULL: tokens that go into any number that is read side by side
 LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512f") else 8  # eight sums of so many must fit in registers
 ROWS_1, ROWS_2, ROWS_4 = (min(8, LANES // heads) for heads in (1, 2, 4))  # tokens whose codes are read side by side for so many heads: as many sums as fit in registers
 WIDE, MOST = 4 * LANES, LANES // 4  # columns that are summed in registers over many rows, and pieces of so many side by side
@@ -424,6 +424,35 @@ def score(queries, codes, scales, minima, gains, nbits, block, scores):
 
 
 @numba.njit(**COMPILED)
+def score_alone(queries, plain, centre, codes, scales, minima, nbits, scores):
+    """As `score`, over keys that were rounded token by token, as bfloat16 scales and minima [tokens] say, and less `centre` [D]; plain [G, D]: the queries as they were before they were rotated."""
+    many, dim = queries.shape
+    tokens, width = codes.shape
+    step, whole, offsets, bits = scores.strides[0], tokens // FULL * FULL, np.zeros(many, np.float32), np.empty(2 * tokens, np.int32)
+    dot_codes(nbits, many, queries.ctypes.data, 4 * dim, codes.ctypes.data, codes.strides[0], whole, width, offsets.ctypes.data, scores.ctypes.data, step)
+    if whole < tokens:
+        rest, found = np.zeros((FULL, width), np.uint8), np.empty((many, FULL), np.float32)
+        rest[: tokens - whole] = codes[whole:]
+        dot_codes(nbits, many, queries.ctypes.data, 4 * dim, rest.ctypes.data, width, FULL, width, offsets.ctypes.data, found.ctypes.data, 4 * FULL)
+        for g in range(many):
+            scores[g, whole:tokens] = found[g, : tokens - whole]
+    from_bfloat(scales, bits[:tokens])
+    from_bfloat(minima, bits[tokens:])
+    floats = bits.view(np.float32)
+    for g in range(many):
+        offset, total = dot(plain[g], centre), queries[g].sum()
+        for t in range(tokens):
+            scores[g, t] = scores[g, t] * floats[t] + (floats[tokens + t] * total + offset)
+
+
+@numba.njit(**COMPILED)
+def from_bfloat(halves, bits):
+    """bits [n], int32, of the float32 that are bfloat16 numbers, given as their bits."""
+    for i in range(halves.shape[0]):
+        bits[i] = np.int32(halves[i]) << np.int32(16)
+
+
+@numba.njit(**COMPILED)
 def dot_codes(nbits, many, rows, apart, codes, stride, tokens, width, offsets, scores, step):
     """Scores of `many` rows with the codes of `tokens`: for four, two or one of the rows at a time, and as many tokens as go with them."""
     h = 0
@@ -473,6 +502,26 @@ def weigh(weights, codes, scales, minima, gains, nbits, block, out):
     for g in range(many):
         for i in range(dim):
             out[g, i] += least[g, i // size]
+
+
+@numba.njit(**COMPILED)
+def weigh_alone(weights, codes, scales, minima, nbits, tile, out):
+    """As `weigh`, over values with one bfloat16 scale and minimum a token, `tile` of them at a time."""
+    many, dim = out.shape
+    tokens, width = codes.shape
+    shares, least, bits = np.empty((many, tile), np.float32), np.zeros(many, np.float32), np.empty(2 * tokens, np.int32)
+    from_bfloat(scales, bits[:tokens])
+    from_bfloat(minima, bits[tokens:])
+    floats = bits.view(np.float32)
+    out[:] = np.float32(0.0)
+    for start in range(0, tokens, tile):
+        count = min(tile, tokens - start)
+        for g in range(many):
+            least[g] += spread(weights[g, start : start + count], floats[start : start + count], floats[tokens + start : tokens + start + count], np.float32(1.0), shares[g, :count])
+        add_codes(nbits, many, shares.ctypes.data, 4 * tile, 4 * tile, dim, codes.ctypes.data + start * width, width, count, 0, width, out.ctypes.data, out.strides[0])
+    for g in range(many):
+        for i in range(dim):
+            out[g, i] += least[g]
 
 
 @numba.njit(**COMPILED)
@@ -610,28 +659,36 @@ def rotated(rows, size):
 
 
 @numba.njit(**COMPILED)
-def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv, bias, key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop, spans, mass, out, first, last):
+def attend_heads(queries, scale, kc, ks, km, kg, vc, vs, vm, vg, rk, rv, fk, fv, bias, key_bits, value_bits, key_turn, value_turn, alone, block, ahead, packed, start, stop, spans, mass, out, first, last):
     """Pieces first to last, counted over batch x key/value heads x spans of tokens, of out [B, H, spans, G, value D] and of its mass [B, H, spans, G].
 
     G query heads share each key head; mass is the log of the sum of exp(scores), by which the spans of a head are put together.
     queries [B, H, G, D]; kc, vc: codes [B, H, capacity, bytes], of which `packed` tokens count; fk, fv: rows before them
     [B, H, capacity, D], of which `ahead` count, in the first span; rk, rv: rows behind, the residual [B, H, capacity, D], of which start to stop count, in the last span;
     bias [B, ahead + packed + stop - start] to add to the scores, or [0, 0]. key_turn, value_turn: channels of codes that are rotated together, or 1.
+    alone: was each token rounded alone, with bfloat16 scales and minima [B, H, capacity, 1]? Then kg is what keys were rounded without [B, H, D, 1], and `block` tokens are read at a time.
     """
-    blocks, heads = packed // block, queries.shape[1]
+    blocks, heads = (packed + block - 1) // block, queries.shape[1]
     for n in range(first, last):
         b, h, span = n // spans // heads, n // spans % heads, n % spans
         lo, hi, rest = blocks * span // spans, blocks * (span + 1) // spans, start if span == spans - 1 else stop
         before = ahead if span == 0 else 0
-        behind = before + (hi - lo) * block
+        begin, end = lo * block, min(hi * block, packed)
+        behind = before + end - begin
         scores = np.empty((queries.shape[2], behind + stop - rest), np.float32)
         bits = np.empty(scores.shape[1], np.int32)
         query = queries[b, h] * np.float32(scale)
         score_rows(query, fk[b, h, :before], scores)
-        score(rotated(query, key_turn), kc[b, h, lo * block : hi * block], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores[:, before:])
+        if alone:
+            score_alone(rotated(query, key_turn), query, kg[b, h].reshape(-1), kc[b, h, begin:end], ks[b, h, begin:end].reshape(-1), km[b, h, begin:end].reshape(-1), key_bits, scores[:, before:])
+        else:
+            score(rotated(query, key_turn), kc[b, h, begin:end], ks[b, h, lo:hi], km[b, h, lo:hi], kg[b, h, lo:hi], key_bits, block, scores[:, before:])
         score_rows(query, rk[b, h, rest:stop], scores[:, behind:])
-        weigh_up(scores, bits, bias[b, ahead - before + lo * block :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
-        weigh(scores[:, before:], vc[b, h, lo * block : hi * block], vs[b, h, lo * block : hi * block], vm[b, h, lo * block : hi * block], vg[b, h, lo:hi], value_bits, block, out[b, h, span])
+        weigh_up(scores, bits, bias[b, ahead - before + begin :] if bias.shape[0] else bias[0:0, 0], mass[b, h, span])
+        if alone:
+            weigh_alone(scores[:, before:], vc[b, h, begin:end], vs[b, h, begin:end].reshape(-1), vm[b, h, begin:end].reshape(-1), value_bits, block, out[b, h, span])
+        else:
+            weigh(scores[:, before:], vc[b, h, begin:end], vs[b, h, begin:end], vm[b, h, begin:end], vg[b, h, lo:hi], value_bits, block, out[b, h, span])
         if value_turn > 1:
             out[b, h, span] = rotated(out[b, h, span], value_turn)
         weigh_rows(scores, fv[b, h, :before], out[b, h, span])
@@ -687,7 +744,7 @@ def _arrays(number: types.Type, dimensions: int, layout: str = "C") -> types.Arr
 _FLOATS, _CODES, _HALVES = (_arrays(number, 4) for number in (types.float32, types.uint8, types.uint16))
 _SIDE, _TOTALS = (_CODES, _HALVES, _HALVES, _FLOATS), (types.int64, _FLOATS, _arrays(types.float32, 5))
 _BIAS, _PROGRESS = _arrays(types.float32, 2), _arrays(types.int64, 1)
-keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, *[_FLOATS] * 4, _BIAS, *[types.int64] * 9, *_TOTALS, _PROGRESS)
+keep_heads, kept_heads = _handing_over(_FLOATS, types.float64, *_SIDE, *_SIDE, *[_FLOATS] * 4, _BIAS, *[types.int64] * 10, *_TOTALS, _PROGRESS)
 keep_rows, kept_rows = _handing_over(_FLOATS, types.float64, *[_arrays(types.float32, 4, "A")] * 2, _BIAS, *_TOTALS, _PROGRESS)
 
 
@@ -714,17 +771,17 @@ def rows_worker(task):
 @numba.njit(**COMPILED)
 def heads_at(scale, places):
     """What `attend_heads` takes first, from `cpu._places`: numbers cost a tenth of what arrays do to hand over from Python."""
-    batch, heads, many, query, bias, biased, key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop = places[:15]
-    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, fk, key_first, key_dim, _ = places[15:28]
-    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, fv, value_first, value_dim, groups = places[28:]
-    keys, values = (batch, heads, key_rows, key_dim), (batch, heads, value_rows, groups)
+    batch, heads, many, query, bias, biased, key_bits, value_bits, key_turn, value_turn, alone, block, ahead, packed, start, stop = places[:16]
+    kc, key_tokens, ks, key_rows, km, kg, key_blocks, rk, key_capacity, fk, key_first, key_dim, key_groups = places[16:29]
+    vc, value_tokens, vs, value_rows, vm, vg, value_blocks, rv, value_capacity, fv, value_first, value_dim, groups = places[29:]
+    keys, values = (batch, heads, key_rows, key_groups), (batch, heads, value_rows, groups)
     return (
         carray(floats_at(query), (batch, heads, many, key_dim)), scale,
         carray(bytes_at(kc), (batch, heads, key_tokens, key_dim * key_bits // 8)), carray(halves_at(ks), keys), carray(halves_at(km), keys), carray(floats_at(kg), (batch, heads, key_blocks, 1)),
         carray(bytes_at(vc), (batch, heads, value_tokens, value_dim * value_bits // 8)), carray(halves_at(vs), values), carray(halves_at(vm), values), carray(floats_at(vg), (batch, heads, value_blocks, 1)),
         carray(floats_at(rk), (batch, heads, key_capacity, key_dim)), carray(floats_at(rv), (batch, heads, value_capacity, value_dim)),
         carray(floats_at(fk), (batch, heads, key_first, key_dim)), carray(floats_at(fv), (batch, heads, value_first, value_dim)),
-        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, key_turn, value_turn, block, ahead, packed, start, stop,
+        carray(floats_at(bias), (batch * (biased > 0), biased)), key_bits, value_bits, key_turn, value_turn, alone, block, ahead, packed, start, stop,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..quantize import Encoded, Scheme
+from ..quantize import Encoded, Scheme, narrowed
 
 PIECE = {"cpu": 512}  # tokens that torch decodes at a time: on a CPU they stay in the processor's cache
 PIECE_ELSEWHERE = 4096  # each piece costs a few launches
@@ -26,6 +26,7 @@ class Packed(NamedTuple):
     stop: int
     first: torch.Tensor | None = None
     ahead: int = 0
+    centre: torch.Tensor | None = None  # [B, H, 1, D] float32, which the packed tokens were rounded without
     hidden: int = 0  # fewer than a block
 
     @property
@@ -48,7 +49,12 @@ class Packed(NamedTuple):
     def dense(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded; in the residual's dtype, or another."""
         dtype = dtype or self.residual.dtype
-        return self.behind_first([self.scheme.decode(self.part(0, self.packed), self.block, dtype)[:, :, self.hidden :], self.recent().to(dtype)])
+        return self.behind_first([self._decoded(dtype)[:, :, self.hidden :], self.recent().to(dtype)])
+
+    def _decoded(self, dtype: torch.dtype) -> torch.Tensor:
+        """The packed tokens [B, H, packed, D]."""
+        part = self.part(0, self.packed)
+        return self.scheme.decode(part, self.block, dtype) if self.centre is None else narrowed(self.scheme.decode(part, self.block, torch.float32) + self.centre, dtype)
 
     def behind_first(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """Parts [B, H, some, D] in one, the first tokens before them."""
@@ -70,6 +76,7 @@ class Packed(NamedTuple):
         step = max(1, PIECE.get(self.device.type, PIECE_ELSEWHERE) // self.block) * self.block
         for begin in range(0, self.packed, step):
             some = self.scheme.levels(self.part(begin, min(begin + step, self.packed)), self.block)[:, :, 0 if begin else self.hidden :]
+            some = some if self.centre is None else some + self.scheme.turned(self.centre)
             yield some if begin or self.first is None else torch.cat([self.scheme.turned(self.first[:, :, : self.ahead]), some], dim=2)
         if self.stop > self.start:
             yield self.scheme.turned(self.recent())

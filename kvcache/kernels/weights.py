@@ -57,32 +57,40 @@ def _attention(
     return out
 
 
-def latest_weights(queries: torch.Tensor, keys: Packed | torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:
+def latest_weights(queries: torch.Tensor, keys: Packed | torch.Tensor, present: torch.Tensor | None = None) -> torch.Tensor:
     """Weights [B, H, G, n, T] in float32 of scaled queries [B, Hq, n, D], those of the last n of the tokens whose keys [B, H, T, D] are: each sees keys up to its own token's.
 
-    `absent` [B]: so many keys of a row, its first, are none.
+    `present` [B, T]: which of a row's keys are any.
     """
     n, tokens = queries.shape[2], keys.shape[2]
     visible = _up_to(tokens - n, tokens, tokens, queries.device) if n > 1 else None
-    if absent is not None:
-        present = (torch.arange(tokens, device=queries.device) >= absent[:, None])[:, None, None, None]
+    if present is not None:
+        present = present[:, None, None, None]
         visible = present if visible is None else present & visible
-    return _weights(_grouped(queries.float(), keys.shape[1]), _plain(keys), visible)
+    return _weights(_grouped(queries.float(), keys.shape[1]), keys, visible)
 
 
-def latest_shares(queries: torch.Tensor, keys: Packed | torch.Tensor, decay: float, absent: torch.Tensor | None = None) -> torch.Tensor:
+def latest_shares(queries: torch.Tensor, keys: Packed | torch.Tensor, decay: float, present: torch.Tensor | None = None) -> torch.Tensor:
     """What each key got [B, H, T], as `attention_and_shares` says it, from scaled queries [B, Hq, n, D], those of the last n tokens."""
-    weights = latest_weights(queries, keys, absent)
+    weights = latest_weights(queries, keys, present)
     counts = _fading(queries.shape[2], decay, queries.device).expand(weights.shape[:4]) / weights.shape[2]
     return (counts.reshape(*weights.shape[:2], 1, -1) @ weights.flatten(2, 3))[:, :, 0]
 
 
-def _weights(queries: torch.Tensor, keys: torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
+def _weights(queries: torch.Tensor, keys: Packed | torch.Tensor, visible: torch.Tensor | None) -> torch.Tensor:
     """[B, H, G, s, T] of queries [B, H, G, s, D] over keys [B, H, T, D]; `visible`: a mask, boolean or to be added, that fits."""
-    scores = (queries.flatten(2, 3) @ keys.transpose(2, 3)).unflatten(2, queries.shape[2:4])
+    scores = _scores(queries.flatten(2, 3), keys).unflatten(2, queries.shape[2:4])
     if visible is not None:
         scores = scores.masked_fill_(~visible, HIDDEN) if visible.dtype == torch.bool else (scores + visible.float()).clamp_(min=HIDDEN)
     return scores.softmax(dim=-1)
+
+
+def _scores(queries: torch.Tensor, keys: Packed | torch.Tensor) -> torch.Tensor:
+    """[B, H, n, T] of queries [B, H, n, D], rotated where codes are, which are read piece by piece."""
+    if not isinstance(keys, Packed):
+        return queries @ keys.float().transpose(2, 3)
+    turned = keys.scheme.turned(queries)
+    return torch.cat([turned @ some.transpose(2, 3) for some in keys.pieces()], dim=3)
 
 
 def _plain(states: Packed | torch.Tensor) -> torch.Tensor:

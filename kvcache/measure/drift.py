@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,13 @@ def teacher_forced(
     continuation_ids: Sequence[int],
     seen_ids: Sequence[int] = (),
     prefill_chunk: int = PREFILL_CHUNK,
+    cuts: Collection[int] = (),
 ) -> torch.Tensor:
     """What a cache makes the model expect at every token of a given text: log-probabilities [T, V], fp32 on the CPU.
 
     Row t is the distribution from which `continuation_ids[t]` would be picked. The prompt is fed in chunks and the
-    continuation token by token, as in a chat, so that evicting and quantising happen where they would. `cache` has
-    seen `seen_ids` and ends having seen everything but the last token. ValueError for empty ids or too many to fit.
+    continuation token by token, as in a chat, so that evicting and quantising happen where they would; `cuts` are more
+    lengths at which a forward ends, as of `prefill_chunks`. `cache` has seen `seen_ids` and ends having seen everything but the last token. ValueError for empty ids or too many to fit.
     Takes 4 T V bytes: 100 tokens of a vocabulary of 150,000 are 60 MB.
     """
     if not prompt_ids or not continuation_ids:
@@ -45,7 +46,7 @@ def teacher_forced(
     if needed > left:
         raise ValueError(f"{needed} tokens don't fit: the {limit} leaves room for {left:g}")
     logits = None
-    for chunk in prefill_chunks(loaded, prompt_ids, len(seen_ids), prefill_chunk):
+    for chunk in prefill_chunks(loaded, prompt_ids, len(seen_ids), prefill_chunk, cuts):
         logits = forward(loaded, cache, chunk)
     rows = [_log_probabilities(logits)]
     for token in continuation_ids[:-1]:

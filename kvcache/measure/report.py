@@ -228,7 +228,7 @@ def stream_table(found: dict[str, list[float]]) -> str:
 
 def speed_table(report: results.Report) -> str:
     """A speed run as Markdown: a table for each rig, milliseconds on its fewest threads and ratios to upstream's DynamicCache."""
-    rigs = list(dict.fromkeys((level, heads) for level, heads, _ in report.groups()))
+    rigs = sorted(dict.fromkeys((level, heads) for level, heads, _ in report.groups()), key=lambda rig: [*results.LEVELS, *results.DEVICE_LEVELS].index(rig[0]))
     left_out = [f"- {each}" for each in results.left_out_words(report)]
     aims = [outcome.cells for outcome in targets.outcomes(report)]
     parts = [_markdown(targets.HEADS, aims) if aims else "", *(_rig_table(report, level, heads) for level, heads in rigs), report.where(), "\n".join(left_out)]
@@ -239,7 +239,7 @@ def _rig_table(report: results.Report, level: str, heads: int) -> str:
     rows = report.find(level=level, query_heads=heads)
     contexts, threads = sorted({row.context for row in rows}), sorted({row.threads for row in rows})
     head = ["", *(f"ms at {context:,}" for context in contexts)]
-    head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "times smaller"]
+    head += [f"speed vs upstream, {count} thread{'s' * (count != 1)}" for count in threads] + ["bytes", "times smaller", *["peak of a step"] * (level in results.DEVICE_LEVELS)]
     title = f"**{results.title(level, heads)}**; ratios and bytes at {contexts[-1]:,} tokens:"
     lines = [_speed_line(report, [row for row in rows if row.contender == name], contexts, threads) for name in dict.fromkeys(row.contender for row in rows)]
     return "\n".join([title, "", _markdown(head, lines)])
@@ -266,7 +266,8 @@ def _speed_line(report: results.Report, rows: list[results.Row], contexts: list[
     last = [at.get((contexts[-1], count)) for count in threads]
     ratios = [results.ratio_text(report.times_faster(row)) if row else "-" for row in last]
     size = [f"{last[0].nbytes:,}", results.ratio_text(report.times_smaller(last[0]))] if last[0] else ["-", "-"]
-    return [rows[0].label, *ms, *ratios, *size]
+    peak = [f"{last[0].peak:,}" if last[0] and last[0].peak is not None else "-"] if rows[0].level in results.DEVICE_LEVELS else []
+    return [rows[0].label, *ms, *ratios, *size, *peak]
 
 
 def where(loaded: models.LoadedModel, count: int) -> str:
@@ -311,7 +312,8 @@ def main() -> None:
         loaded = models.load(options.model)
         return show({"text": text_table(loaded, options.text, lambda line: print(line, file=sys.stderr, flush=True))})
     if options.speed:
-        return show({"speed": speed_table(results.Report.read(options.speed))})
+        found = results.Report.read(options.speed)
+        return show({"speed-device" if found.settings.get("device") else "speed": speed_table(found)})
     if options.quality:
         found = [quality.Report.from_json(path.read_text(encoding="utf-8")) for path in options.quality]
         return show({"quality": "\n\n".join(map(quality_table, found))})

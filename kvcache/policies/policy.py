@@ -37,7 +37,7 @@ class Policy(abc.ABC):
     """Scores the tokens a layer holds: those of the highest scores stay, in each key head its own. The fields of a policy are its settings.
 
     `queries`: how many of the latest queries it goes by; `decay`: by what the attention that keys have got fades with every query, where it goes by that of all of
-    them; `counts`: must it know the positions of keys? One that asks for queries or attention needs a model that attends by sdpa.
+    them; `counts`: must it know the positions of keys? `joins_heads`: do scores go by other key heads' queries, too, which the processes of a tensor parallel model do not have? One that asks for queries or attention needs a model that attends by sdpa.
     """
 
     name: ClassVar[str]
@@ -45,6 +45,7 @@ class Policy(abc.ABC):
     queries: ClassVar[int] = 0
     decay: ClassVar[float | None] = None
     counts: ClassVar[bool] = False
+    joins_heads: ClassVar[bool] = False
     evicts: ClassVar[bool] = True  # or is it for `kvcache.compact` alone?
 
     @property

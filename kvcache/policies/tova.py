@@ -15,6 +15,7 @@ class TOVA(Policy):
     name: ClassVar[str] = "tova"
     paper: ClassVar[str] = "https://arxiv.org/abs/2401.06104"
     queries: ClassVar[int] = 1
+    joins_heads: ClassVar[bool] = True
 
     def score(self, held: Held) -> torch.Tensor:
         return held.weights().mean(dim=(1, 2, 3))[:, None]

@@ -154,12 +154,55 @@
     button.setAttribute("aria-expanded", String(open));
   };
 
+  // What this browser keeps of the page: the form and the tab as they change, the chat after each reply, a draft and what was not answered as the page goes.
+  // A reloaded tab finds its own; a new one begins with what was written last.
+  const place = (name) => `kvcache.${name}`;
+  const NOT_KEPT = '<p class="kv-info" role="status">This browser has no room for the chat, or keeps nothing for this page: after a reload it is gone.</p>';
+  window.kvKept = {
+    ready: false, // what was kept has been read: until then it is not written over
+    own() { try { return sessionStorage.getItem(place("chat")) ?? ""; } catch { return ""; } },
+    read(name) {
+      try {
+        if (sessionStorage.getItem(place(name)) === null) sessionStorage.setItem(place(name), localStorage.getItem(place(name)) ?? ""); // its own from now on
+        return sessionStorage.getItem(place(name));
+      } catch { return ""; }
+    },
+    write(name, text) {
+      if (!this.ready) return true;
+      try {
+        for (const store of [sessionStorage, localStorage]) store.setItem(place(name), text);
+        return true;
+      } catch {
+        try { for (const store of [sessionStorage, localStorage]) store.removeItem(place(name)); } catch { /* keeps nothing at all */ }
+        return false;
+      }
+    },
+    chat(text) { return this.write("chat", text) ? "" : NOT_KEPT; },
+    form() { return JSON.stringify({ form: this.read("form"), tab: this.read("tab"), draft: this.draft() }); },
+    keepForm(names, values) { this.write("form", JSON.stringify(Object.fromEntries(names.map((name, n) => [name, values[n]])))); },
+    draft() { try { return sessionStorage.getItem(place("draft")) ?? ""; } catch { return ""; } },
+    answered() { // how many messages have their reply in what is kept
+      try {
+        const found = JSON.parse(this.read("chat") || "{}");
+        return found.too_long ? Infinity : found.record?.turns.length ?? 0;
+      } catch { return Infinity; }
+    },
+  };
+  addEventListener("pagehide", () => {
+    const asked = [...document.querySelectorAll("#kv-chatbot .message.user")].slice(window.kvKept.answered()).map((each) => each.innerText);
+    const typed = document.querySelector("#kv-message textarea")?.value ?? "";
+    try { sessionStorage.setItem(place("draft"), [...asked, typed].filter((text) => text.trim()).join("\n")); } catch { /* keeps nothing */ }
+  });
+
   // A square of the ribbon says its word; a message marks its squares.
   const pick = (event) => {
     const square = event.target.closest?.(".kv-cells i[data-word]");
     if (!square) return;
-    const line = square.closest(".kv-fates").querySelector(".kv-picked");
-    if (line) line.textContent = `\u201c${square.dataset.word}\u201d \u00b7 ${square.dataset.where}`;
+    const fates = square.closest(".kv-fates"), line = fates.querySelector(".kv-picked");
+    const at = [...square.parentElement.children].indexOf(square);
+    const parts = [...fates.querySelectorAll(".kv-cells")].map((cells) => [cells.children[at]?.dataset.fate, cells.dataset.layers]);
+    const fate = parts.map(([fate, layers]) => layers ? `${fate} in the ${layers}` : fate).join("; ");
+    if (line) line.textContent = `\u201c${square.dataset.word}\u201d \u00b7 ${square.dataset.where}: ${fate}`;
   };
   const isFigures = (row) => row.querySelector(".kv-stats, .kv-why") !== null;
   const mark = (event) => {
@@ -169,6 +212,36 @@
     for (const square of document.querySelectorAll("#kv-fates .kv-cells i[data-message]")) square.classList.toggle("kv-marked", square.dataset.message === at);
   };
   for (const name of ["pointerover", "click"]) document.addEventListener(name, (event) => { pick(event); mark(event); });
+
+  // The buttons under a reply: what they ask for, the page's own buttons do.
+  const copied = (text, button) => {
+    const say = () => { const words = button.textContent; button.textContent = "Copied"; setTimeout(() => { button.textContent = words; }, 1500); };
+    if (navigator.clipboard) return navigator.clipboard.writeText(text).then(say, () => {});
+    const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text })); // a page that is not served safely
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    say();
+  };
+  const textAbove = (button, whose) => {
+    const rows = [...document.querySelectorAll("#kv-chatbot .message-row")];
+    const above = rows.slice(0, rows.indexOf(button.closest(".message-row"))).reverse();
+    const row = above.find((each) => each.matches(whose === "message" ? ".user-row" : ".bot-row") && !isFigures(each));
+    return (row?.querySelector(".kv-typed") ?? row?.querySelector(".message-content, .prose, .message"))?.innerText.trim() ?? "";
+  };
+  const press = (id) => document.querySelector(id)?.click();
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("#kv-chatbot button.kv-action");
+    if (!button) return;
+    if (button.name === "copy") return copied(textAbove(button, button.value), button);
+    if (button.name === "more") return press("#kv-more");
+    if (button.name === "version") return press(button.value === "1" ? "#kv-newer" : "#kv-older");
+    const turn = document.querySelector("#kv-fork-turn :is(input, textarea)");
+    if (button.name !== "retry" || !turn) return;
+    turn.value = button.value;
+    turn.dispatchEvent(new Event("input", { bubbles: true }));
+    setTimeout(press, 50, "#kv-retry");
+  });
 
   // The conversation: its end stays in view unless its reader has scrolled up, and its labels are words without tags.
   const watchChat = (chat) => {
@@ -183,6 +256,8 @@
     };
     const settle = () => {
       chat.querySelectorAll("[data-testid][aria-label]").forEach(clean);
+      const examples = chat.querySelector('.examples[role="list"]'); // of buttons, which no list may hold
+      if (examples) { examples.setAttribute("role", "group"); examples.setAttribute("aria-label", "Examples"); }
       const box = chat.querySelector(".bubble-wrap");
       if (!box) return;
       if (!box.dataset.followed) {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.utils import filter_repo_objects
 from tqdm import tqdm
@@ -77,6 +77,18 @@ def on_disk_file(choice: ModelChoice, name: str) -> Path | None:
     except ValueError:  # no id of the hub's
         return None
     return Path(found) if isinstance(found, str) else None
+
+
+def is_offline() -> bool:
+    """Was this program told to leave the network alone?"""
+    return constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true")
+
+
+def why_not_fetched(choice: ModelChoice) -> str | None:
+    """Why a model can't be had, as far as that is known without a look at the network, or None."""
+    if choice.source == "hub" and is_offline() and on_disk(choice) is None:
+        return "not on this computer, and HF_HUB_OFFLINE is set: unset it to download"
+    return None
 
 
 def _shards(index: Path) -> set[str]:
@@ -162,7 +174,7 @@ def explain_download(choice: ModelChoice, error: Exception) -> str:
         return f"{name!r} is not a model id: type one like 'HuggingFaceTB/SmolLM2-135M-Instruct'."
     if isinstance(error, hub_errors.DisabledRepoError):
         return f"The hub has disabled {name}: pick another model."
-    if isinstance(error, hub_errors.OfflineModeIsEnabled) or os.environ.get("HF_HUB_OFFLINE", "0") in ("1", "true"):
+    if isinstance(error, hub_errors.OfflineModeIsEnabled) or is_offline():
         return f"{name} is not on this computer and HF_HUB_OFFLINE is set: unset it, or pick a bundled model."
     if status is not None:
         return f"The hub answered {status} for {name}: try again later; the bundled models work offline."

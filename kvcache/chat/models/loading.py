@@ -237,6 +237,12 @@ def wrap(model_id: str, model: Any, tokenizer: Any, title: str = "") -> LoadedMo
 
 
 def _context_length(text_config: Any) -> int | None:
+    """Tokens that the model was made for, at most those of the environment's KVCACHE_CONTEXT; None where nothing sets a limit."""
+    limits = (_trained_length(text_config), int(os.environ.get("KVCACHE_CONTEXT") or 0))
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _trained_length(text_config: Any) -> int | None:
     for name in ("max_position_embeddings", "max_sequence_length", "max_seq_len", "n_positions"):
         length = getattr(text_config, name, None)
         if isinstance(length, int) and length > 0:

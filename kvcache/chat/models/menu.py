@@ -19,13 +19,14 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """One line of the model list. `source` is "bundled", "hub" or "local"; `note` gives size and licence."""
+    """One line of the model list. `source` is "bundled", "hub" or "local"; `note` gives size and licence, `size` what is downloaded."""
 
     id: str
     title: str
     source: str
     note: str
     gated: bool = False
+    size: str = ""
 
     @property
     def label(self) -> str:
@@ -33,24 +34,26 @@ class ModelChoice:
         return f"{self.title} · {self.note}" if self.note else self.title
 
 
-def _hub(model_id: str, title: str, note: str, gated: bool = False) -> ModelChoice:
-    return ModelChoice(model_id, title, "hub", note, gated)
+def _hub(model_id: str, title: str, parameters: str, size: str, more: str, gated: bool = False) -> ModelChoice:
+    return ModelChoice(model_id, title, "hub", f"{parameters} parameters, a download of {size}, {more}", gated, size)
 
 
 HUB_CHOICES: tuple[ModelChoice, ...] = (
-    _hub("HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2 135M Instruct", "135M parameters, 0.3 GB, Apache 2.0"),
-    _hub("HuggingFaceTB/SmolLM2-360M-Instruct", "SmolLM2 360M Instruct", "360M parameters, 0.7 GB, Apache 2.0"),
-    _hub("HuggingFaceTB/SmolLM2-1.7B-Instruct", "SmolLM2 1.7B Instruct", "1.7B parameters, 3.4 GB, Apache 2.0"),
-    _hub("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5 0.5B Instruct", "0.5B parameters, 1 GB, Apache 2.0"),
-    _hub("Qwen/Qwen2.5-1.5B-Instruct", "Qwen2.5 1.5B Instruct", "1.5B parameters, 3.1 GB, Apache 2.0"),
-    _hub("Qwen/Qwen3-0.6B", "Qwen3 0.6B", "0.6B parameters, 1.5 GB, Apache 2.0"),
-    _hub("meta-llama/Llama-3.2-1B-Instruct", "Llama 3.2 1B Instruct", "1.2B parameters, 2.5 GB, Llama 3.2 licence", True),
-    _hub("google/gemma-3-270m-it", "Gemma 3 270M it", "270M parameters, 0.5 GB, Gemma licence, sliding layers", True),
-    _hub("google/gemma-3-1b-it", "Gemma 3 1B it", "1B parameters, 2 GB, Gemma licence, sliding layers", True),
-    _hub("mistralai/Mistral-7B-Instruct-v0.3", "Mistral 7B Instruct v0.3", "7.2B parameters, 14.5 GB, Apache 2.0", True),
-    _hub("google/flan-t5-small", "Flan-T5 small", "77M parameters, 0.3 GB, Apache 2.0, encoder-decoder, takes each message by itself"),
-    _hub("state-spaces/mamba-130m-hf", "Mamba 130M", "129M parameters, 0.5 GB, no attention layers, not tuned for chat"),
+    _hub("HuggingFaceTB/SmolLM2-135M-Instruct", "SmolLM2 135M Instruct", "135M", "0.3 GB", "Apache 2.0"),
+    _hub("HuggingFaceTB/SmolLM2-360M-Instruct", "SmolLM2 360M Instruct", "360M", "0.7 GB", "Apache 2.0"),
+    _hub("HuggingFaceTB/SmolLM2-1.7B-Instruct", "SmolLM2 1.7B Instruct", "1.7B", "3.4 GB", "Apache 2.0"),
+    _hub("Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5 0.5B Instruct", "0.5B", "1 GB", "Apache 2.0"),
+    _hub("Qwen/Qwen2.5-1.5B-Instruct", "Qwen2.5 1.5B Instruct", "1.5B", "3.1 GB", "Apache 2.0"),
+    _hub("Qwen/Qwen3-0.6B", "Qwen3 0.6B", "0.6B", "1.5 GB", "Apache 2.0"),
+    _hub("meta-llama/Llama-3.2-1B-Instruct", "Llama 3.2 1B Instruct", "1.2B", "2.5 GB", "Llama 3.2 licence", True),
+    _hub("google/gemma-3-270m-it", "Gemma 3 270M it", "270M", "0.5 GB", "Gemma licence, sliding layers", True),
+    _hub("google/gemma-3-1b-it", "Gemma 3 1B it", "1B", "2 GB", "Gemma licence, sliding layers", True),
+    _hub("mistralai/Mistral-7B-Instruct-v0.3", "Mistral 7B Instruct v0.3", "7.2B", "14.5 GB", "Apache 2.0", True),
+    _hub("google/flan-t5-small", "Flan-T5 small", "77M", "0.3 GB", "Apache 2.0, encoder-decoder, takes each message by itself"),
+    _hub("state-spaces/mamba-130m-hf", "Mamba 130M", "129M", "0.5 GB", "no attention layers, not tuned for chat"),
 )
+
+WORLDLY = ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B")  # the smallest that know something of the world
 
 
 def _bundled(name: str) -> ModelChoice:

@@ -1,12 +1,18 @@
-"""`python -m kvcache.measure quality`: run with a bar, print tables and one line of JSON, save JSON, CSV and a page."""
+"""`python -m kvcache.measure quality`: run with a bar, print tables and one line of JSON, save JSON, CSV and a page.
+
+`accelerate launch -m kvcache.measure quality` shares the work between processes.
+"""
+
+from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -14,9 +20,12 @@ from ... import bundled
 from ...chat import models
 from . import figures, results, texts
 from .answers import MODES
-from .run import Plan, Progress, run
+from .run import Event, Plan, Progress, joined, parts, run, units_of
 from .spec import parse, usual
 from .tasks import TASKS, offered
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 SIZES = {False: {"tokens": 1024, "forced": 128, "passages": 3, "cases": 12}, True: {"tokens": 512, "forced": 32, "passages": 1, "cases": 4}}  # quick or not
 SAVED_EVERY = 60  # seconds
@@ -63,11 +72,36 @@ def settings_of(plan: Plan, loaded: models.LoadedModel, text: texts.Text) -> dic
     return {"model": loaded.id, "dtype": str(loaded.dtype).removeprefix("torch."), "text": text.title, **found}
 
 
-def measure(loaded: models.LoadedModel, plan: Plan, text: texts.Text, path: Path | None = None) -> results.Report:
-    """Run the plan under a bar, with what is known saved as JSON now and then. Ctrl-C ends it with what there is."""
+def processes() -> PartialState | None:
+    """The processes that `accelerate launch` or torchrun has started, as accelerate knows them; None where this is the only one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    from accelerate import PartialState
+
+    return PartialState()
+
+
+def shared(loaded: models.LoadedModel, plan: Plan, text: texts.Text, together: PartialState) -> Iterator[Event]:
+    """As `run`, by several processes: each measures every so many-th unit of the plan, with its own progress, and in the end all know what all have found."""
+    from accelerate.utils import gather_object
+
+    units = units_of(plan)
+    dealt = [unit for first in range(together.num_processes) for unit in units[first :: together.num_processes]]
+    found = []
+    with together.split_between_processes(dealt) as mine:
+        for unit, event in parts(loaded, plan, text, mine):
+            if isinstance(event, Progress):
+                yield event
+            else:
+                found.append((unit, event))
+    yield from joined(plan, gather_object(found))
+
+
+def measure(loaded: models.LoadedModel, plan: Plan, text: texts.Text, path: Path | None = None, together: PartialState | None = None) -> results.Report:
+    """Run the plan under a bar, with what is known saved as JSON now and then. Ctrl-C ends it with what there is, of several processes nothing."""
     report = results.Report(settings=settings_of(plan, loaded, text))
-    events, saved = run(loaded, plan, text), time.monotonic()
-    with tqdm(unit="piece", file=sys.stderr, dynamic_ncols=True) as bar:
+    events, saved = run(loaded, plan, text) if together is None else shared(loaded, plan, text, together), time.monotonic()
+    with tqdm(unit="piece", file=sys.stderr, dynamic_ncols=True, disable=together is not None and not together.is_main_process) as bar:
         try:
             for event in events:
                 report.add(event)
@@ -103,12 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         for text in given.caches or ():
             parse(text)  # before a model is loaded
+        together = processes()  # before the model is loaded: it says which GPU is this process's
         loaded = models.load(given.model, dtype=given.dtype)
         text = texts.read(given.text, loaded.tokenizer) if given.text else texts.usual(loaded.id, loaded.tokenizer)
         plan = plan_of(given, loaded)
-        report = measure(loaded, plan, text, given.json)
+        report = measure(loaded, plan, text, None if together else given.json, together)
     except (ValueError, OSError, models.ModelError) as error:
         made.error(str(error))
+    if together is not None and not together.is_main_process:
+        return
     print(results.words(report), end="\n\n")
     try:
         save(report, given)

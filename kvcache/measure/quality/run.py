@@ -9,6 +9,7 @@ import torch
 
 from ...catalog import first_fitting
 from ...chat.models import LoadedModel
+from ...kernels import cpu
 from ...memory import measure_memory
 from ..drift import drift, teacher_forced
 from .answers import MODES
@@ -82,40 +83,70 @@ class Plan:
 Event = Progress | Drifted | Answered | LeftOut
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A part of a run that stands alone, and that every cache goes through, the full one first: a passage, or a case of a task at a length, by its number."""
+
+    number: int
+    task: str | None = None
+    length: int = 0
+
+
+def units_of(plan: Plan) -> list[Unit]:
+    """All of a run, in its order."""
+    return [*map(Unit, range(plan.passages)), *(Unit(number, task, length) for length in plan.lengths for number in range(plan.cases) for task in plan.tasks)]
+
+
 def run(loaded: LoadedModel, plan: Plan, text: Text, stop: Callable[[], bool] = lambda: False) -> Iterator[Event]:
     """Measure, yielding progress before each piece of work, and what came of it. Ends early once `stop()` is true.
 
     A cache that fails is left out from there on. Raises ValueError, before anything has run, for a plan that cannot be.
     """
+    return (event for _, event in parts(loaded, plan, text, units_of(plan), stop))
+
+
+def parts(loaded: LoadedModel, plan: Plan, text: Text, units: Sequence[Unit], stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Unit, Event]]:
+    """As `run`, these units of the plan alone, each event with the unit that it is of."""
     plan.check(loaded)
     chosen = passages(text, plan.passages, plan.tokens, plan.forced, plan.seed) if plan.passages else []
     full = Spec(first_fitting(loaded.model))
-    return _Run(loaded, plan, chosen, full).until(stop)
+    return _Run(loaded, plan, chosen, full, units).until(stop)
+
+
+def joined(plan: Plan, found: Iterable[tuple[Unit, Event]]) -> Iterator[Event]:
+    """What several processes have found, each of its own units, as one process finds it: in its order, and nothing more of what was left out."""
+    order, gone = {unit: place for place, unit in enumerate(units_of(plan))}, set()
+    for unit, event in sorted(found, key=lambda pair: order[pair[0]]):
+        name = event.what if isinstance(event, LeftOut) else event.cache
+        if name in gone or _title(unit.task, unit.length) in gone:
+            continue
+        if isinstance(event, LeftOut):
+            gone.add(name)
+        yield event
+
+
+def _title(task: str | None, length: int) -> str:
+    return f"{task} at {length:,} tokens"
 
 
 class _Run:
-    """One model, its plan, and the caches that have not failed: the full one first."""
+    """One model, its plan, the units of it that are to be run, and the caches that have not failed: the full one first."""
 
-    def __init__(self, loaded: LoadedModel, plan: Plan, chosen: Sequence[Passage], full: Spec):
-        self.loaded, self.plan, self.chosen, self.full = loaded, plan, chosen, full
+    def __init__(self, loaded: LoadedModel, plan: Plan, chosen: Sequence[Passage], full: Spec, units: Sequence[Unit]):
+        self.loaded, self.plan, self.chosen, self.full, self.units = loaded, plan, chosen, full, units
         self.specs = list({str(spec): spec for spec in (full, *plan.caches)}.values())
-        self.total = len(self.specs) * (len(chosen) + plan.questions)
+        self.total = len(self.specs) * sum(1 if unit.task is None else len(plan.modes) for unit in units)
         self.done = 0
         self.too_long: set[tuple[str, int]] = set()  # tasks and the lengths in which they have no room
 
-    def until(self, stop: Callable[[], bool]) -> Iterator[Event]:
-        for event in self._events():
-            yield event
-            if stop():
-                return
-
-    def _events(self) -> Iterator[Event]:
-        for number, passage in enumerate(self.chosen):
-            yield from self._read(number, passage)
-        for length in self.plan.lengths:
-            for number in range(self.plan.cases):
-                for task in self.plan.tasks:
-                    yield from self._ask(task, length, number)
+    def until(self, stop: Callable[[], bool]) -> Iterator[tuple[Unit, Event]]:
+        for loops in cpu.ALL:  # before, and not while caches are measured: other loops sum in another order
+            loops.ready(wait=True)
+        for unit in self.units:
+            for event in self._read(unit.number) if unit.task is None else self._ask(unit.task, unit.length, unit.number):
+                yield unit, event
+                if stop():
+                    return
 
     def _piece(self, spec: Spec, words: str, work: Callable[[], Iterable[Event]]) -> Iterator[Event]:
         """A piece of work; whatever it raises leaves this cache out and lets the others go on. Without the full one there is nothing to compare with."""
@@ -129,9 +160,10 @@ class _Run:
             yield LeftOut(str(spec), in_one_line(error))
         self.done += 1
 
-    def _read(self, number: int, passage: Passage) -> Iterator[Event]:
+    def _read(self, number: int) -> Iterator[Event]:
         """One passage by every cache, each beside the full one's expectations, which are kept for so long."""
         tables: list[torch.Tensor] = []  # the full cache's, [T, V]
+        passage = self.chosen[number]
         words = f"passage {number + 1} of {len(self.chosen)}"
         for spec in list(self.specs):
             yield from self._piece(spec, words, lambda spec=spec: [self._drifted(spec, number, passage, tables)])
@@ -153,7 +185,7 @@ class _Run:
         except ValueError as error:
             prompts = []
             self.too_long.add((task, length))
-            yield LeftOut(f"{task} at {length:,} tokens", str(error))
+            yield LeftOut(_title(task, length), str(error))
         if not prompts:
             self.done += len(self.specs) * len(self.plan.modes)
             return

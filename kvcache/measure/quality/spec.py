@@ -19,7 +19,7 @@ COMPACT = "compact"  # no parameter of any cache: the budget of `kvcache.compact
 WORDS = {"true": True, "false": False}
 USUAL = (
     "quantized:nbits=8", "quantized:nbits=4", "quantized:key_bits=4,value_bits=2", "quantized:nbits=2",
-    "evicting:budget=0.25", "evicting:budget=0.125", "evicting:policy=snapkv,budget=0.25", "evicting:policy=lagkv,budget=0.25",
+    "evicting:budget=0.25", "evicting:budget=0.125", "evicting:budget=0.5,key_bits=4,value_bits=2", "evicting:policy=snapkv,budget=0.25", "evicting:policy=lagkv,budget=0.25",
     "dynamic:compact=0.25", "sliding_window:window_length={quarter}", "sink:window_length={half}", "sink:window_length={quarter}", "sink:window_length={eighth}",
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """What is timed: upstream's caches, attention alone, and ours. One line of CONTENDERS is one contender."""
 
 import dataclasses
+import functools
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Contender:
 
     `make(model, tokens)` gives a fresh cache with room for `tokens`, or raises. `slow`: rounds its whole history again at
     each flush, by a solver. `why_not()`: a reason to leave it out unless asked for by hand, or None. `compiled`: the model
-    decodes as torch.compile made it.
+    decodes as torch.compile made it. `fused`: attention is to read its codes as they are. `hosted`: it waits in the host's memory.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Contender:
     slow: bool = False
     why_not: Callable[[], str | None] = lambda: None
     compiled: bool = False
+    fused: bool = False
+    hosted: bool = False
 
 
 class HeldLayer(DynamicLayer):
@@ -66,7 +69,24 @@ def _ours(name: str, cache: str, label: str | None = None, **parameters: Any) ->
         unknown = sorted(set(parameters) - set(entry(cache).defaults()))
         return f"{cache!r} has no parameter {', '.join(unknown)} in this version" if unknown else None
 
-    return Contender(name, label or entry(cache).describe(**parameters), "ours", make, why_not=why_not)
+    return Contender(name, label or entry(cache).describe(**parameters), "ours", make, why_not=why_not, fused=parameters.get("attention") == "fused")
+
+
+def why_not_hosted() -> str | None:
+    """Why nothing would move between a device and the host's memory, or None."""
+    return None if torch.accelerator.is_available() else "there is no accelerator here, so that there is nowhere to fetch layers to"
+
+
+def _hosted(contender: Contender) -> Contender:
+    return dataclasses.replace(contender, why_not=why_not_hosted, hosted=True)
+
+
+def _upstream_dynamic(model: transformers.PreTrainedModel, tokens: int, offloading: bool = False) -> transformers.Cache:
+    return transformers.DynamicCache(config=model.config, offloading=offloading)
+
+
+def _upstream_static(model: transformers.PreTrainedModel, tokens: int, offloading: bool = False) -> transformers.Cache:
+    return transformers.StaticCache(config=model.config, max_cache_len=tokens, offloading=offloading)
 
 
 def why_not_compiled() -> str:
@@ -79,16 +99,17 @@ def _compiled(contender: Contender) -> Contender:
 
 
 def why_not_quanto() -> str | None:
-    """quanto compiles a C++ extension when it first unpacks: not a thing to start unasked. None once it is built."""
+    """quanto compiles an extension when it first unpacks, in C++ or for a GPU: not a thing to start unasked. None once it is built."""
+    name = "quanto_cuda" if torch.cuda.is_available() else "quanto_cpp"
     try:
         from optimum.quanto.library.extensions import get_extension
 
-        folder = Path(get_extension("quanto_cpp").build_directory)
+        folder = Path(get_extension(name).build_directory)
     except (ImportError, KeyError, AttributeError) as error:
         return f"optimum-quanto cannot be used: {why_not_imported(error)}"
     suffixes = (".so", ".pyd", sysconfig.get_config_var("EXT_SUFFIX") or ".so")
     built_for = folder / "pytorch_version.txt"
-    if built_for.is_file() and built_for.read_text().strip() == torch.__version__ and any((folder / f"quanto_cpp{end}").is_file() for end in suffixes):
+    if built_for.is_file() and built_for.read_text().strip() == torch.__version__ and any((folder / f"{name}{end}").is_file() for end in suffixes):
         return None
     return "quanto compiles a C++ extension at its first use, which needs a compiler and takes a minute or two; --slow does it"
 
@@ -96,13 +117,18 @@ def why_not_quanto() -> str | None:
 CONTENDERS: dict[str, Contender] = {
     each.name: each
     for each in (
-        Contender(REFERENCE, "upstream Dynamic", "upstream", lambda model, tokens: transformers.DynamicCache(config=model.config)),
+        Contender(REFERENCE, "upstream Dynamic", "upstream", _upstream_dynamic),
         Contender("alone", "SDPA alone", "alone", _alone),
+        Contender("upstream-static", "upstream Static", "upstream", _upstream_static),
+        _hosted(Contender("upstream-offloaded", "upstream Offloaded", "upstream", functools.partial(_upstream_dynamic, offloading=True))),
+        _hosted(Contender("upstream-offloaded-static", "upstream Offloaded static", "upstream", functools.partial(_upstream_static, offloading=True))),
         _upstream("upstream-fp8", "upstream fp8", "fp8"),
         _upstream("upstream-quanto-4", "upstream Quanto 4-bit", "quanto", why_not=why_not_quanto, nbits=4),
         _upstream("upstream-hqq-4", "upstream HQQ 4-bit", "hqq", slow=True, nbits=4),
         _ours("dynamic", "dynamic"),
         _ours("static", "static", "Static"),
+        _hosted(_ours("offloaded", "offloaded")),
+        _hosted(_ours("offloaded-static", "offloaded_static", "Offloaded static")),
         _compiled(_ours("dynamic-compiled", "dynamic", "Dynamic, compiled")),
         _compiled(_ours("static-compiled", "static", "Static, compiled")),
         _compiled(_ours("fused-4-compiled", "quantized", "Native 4-bit, fused, compiled", nbits=4, attention="fused")),

@@ -15,13 +15,15 @@ from .results import COLUMNS, Report, Row, cells, left_out_words, title
 COLOURS = {
     "upstream": "var(--kv-text-soft)", "alone": "var(--kv-text)", "dynamic": "var(--kv-column-0)", "static": "var(--kv-column-0)",
     "native": "var(--kv-column-1)", "fused": "var(--kv-column-2)", "hqq": "var(--kv-column-3)", "quanto": "var(--kv-column-4)",
-    "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)",
+    "window": "var(--kv-column-5)", "sink": "var(--kv-column-5)", "offloaded": "var(--kv-column-5)",
+    "upstream-offloaded": "var(--kv-text)", "upstream-offloaded-static": "var(--kv-text)",
 }  # fmt: skip
 DASHES = {
     "upstream-fp8": "dot", "upstream-quanto-4": "dash", "upstream-hqq-4": "dashdot", "static": "dash", "static-compiled": "dashdot", "dynamic-compiled": "dot", "fused-4-compiled": "dashdot", "native-8": "dot", "native-2": "dash",
     "fused-8": "dot", "fused-2": "dash", "sink": "dash", "alone": "dot",
+    "upstream-static": "longdash", "upstream-offloaded": "longdash", "upstream-offloaded-static": "longdashdot", "offloaded": "longdash", "offloaded-static": "longdashdot",
 }  # fmt: skip
-SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up"}  # as dashes tell lines of one colour apart, so these their points
+SYMBOLS = {"solid": "circle", "dash": "square", "dot": "diamond", "dashdot": "triangle-up", "longdash": "cross", "longdashdot": "x"}  # as dashes tell lines of one colour apart, so these their points
 
 
 def ms_figure(rows: Sequence[Row]) -> dict:
@@ -61,8 +63,8 @@ def _line(rows: Sequence[Row], value: Callable[[Row], float], hover: str) -> dic
 
 
 def colour_of(contender: str) -> str:
-    """One for all of a family."""
-    return COLOURS.get(contender.split("-")[0], "var(--kv-text)")
+    """One for all of a family, but for those that have one of their own."""
+    return COLOURS.get(contender) or COLOURS.get(contender.split("-")[0], "var(--kv-text)")
 
 
 def dash_of(contender: str) -> str:

@@ -135,9 +135,11 @@ class Report:
         counted = f"{' and '.join(map(str, threads))} thread{'s' if threads != [1] else ''}"
         ends = " A quick run: few rounds and short contexts, so trust the order more than the figures." if self.settings.get("quick") else ""
         ends += " It was stopped before its end." if self.settings.get("stopped") else ""
+        device = self.settings.get("device")
+        how = f"{self.settings.get('dtype')}, every step synchronised" if device else "fp32, batch 1"
         return (
-            f"Measured {on['date']} on {on['cpu']}, {on['cores']} cores, {counted}, torch {on['torch']}, transformers {on['transformers']}, fp32, "
-            f"batch 1, random keys and values; medians of {self.settings.get('rounds', 'several')} interleaved rounds.{ends}"
+            f"Measured {on['date']} on {device + ', ' if device else ''}{on['cpu']}, {on['cores']} cores, {counted}, torch {on['torch']}, transformers {on['transformers']}, {how}, "
+            f"random keys and values; medians of {self.settings.get('rounds', 'several')} interleaved rounds.{ends}"
         )
 
 
@@ -173,14 +175,19 @@ LEVELS = {
     "135m": "geometry of a 135M model: hidden 576, 30 layers, 9/3 heads",
     "growth": "how cost grows, on the tiny Llama",
 }
+DEVICE_LEVELS = {
+    "device": "one attention layer on the device, 8 key/value heads of 128",
+    "device-8": "8 rows in one attention layer on the device, 8 key/value heads of 128",
+    "device-model": "a Llama of 16 layers and 2,048 channels on the device, 32/8 heads of 64",
+}
 COLUMNS = ("cache", "tokens", "ms/token", "step, quartiles", "vs upstream", "update us", "rare ms / every", "prefill ms", "bytes", "vs upstream", "peak of a step")
 
 
 def title(level: str, query_heads: int, threads: int | None = None) -> str:
     """What one table is about."""
-    heads = f", {query_heads} query heads" if level == "layer" else ""
+    heads = f", {query_heads} query heads" if level in ("layer", "device", "device-8") else ""
     counted = "" if threads is None else f", {threads} thread{'s' * (threads != 1)}"
-    return f"{LEVELS.get(level, level)}{heads}{counted}"
+    return f"{(LEVELS | DEVICE_LEVELS).get(level, level)}{heads}{counted}"
 
 
 def ratio_text(ratio: float | None) -> str:

@@ -9,7 +9,7 @@ from ...extras import free_memory
 from ...kernels import cpu
 from .contenders import MANY_TOKENS, REFERENCE, Contender, named
 from .results import LeftOut, Row
-from .rigs import SMALL, TINY, LayerRig, ModelRig
+from .rigs import LARGE, SMALL, TINY, LayerRig, ModelRig, Setup
 from .timing import BURSTS, Runner, Times
 
 LAYER_CONTENDERS = (
@@ -20,6 +20,11 @@ TINY_CONTENDERS = ("dynamic", "dynamic-compiled", "static", "static-compiled", "
 MODEL_CONTENDERS = ("dynamic", "dynamic-compiled", "native-4", "fused-4", "fused-4-compiled")
 GROWTH_CONTENDERS = (
     "dynamic", "static", "native-8", "native-4", "native-2", "fused-8", "fused-4", "fused-2", "hqq-4", "quanto-4", "window", "sink",
+)  # fmt: skip
+DEVICE_CONTENDERS = ("alone", "upstream-fp8", "upstream-quanto-4", "upstream-hqq-4", "dynamic", "native-8", "native-4", "native-2", "fused-8", "fused-4", "fused-2")
+DEVICE_MODEL_CONTENDERS = (
+    "upstream-static", "upstream-offloaded", "upstream-offloaded-static", "dynamic", "static", "offloaded", "offloaded-static",
+    "native-8", "native-4", "native-2", "fused-8", "fused-4", "fused-2",
 )  # fmt: skip
 
 
@@ -58,6 +63,19 @@ def small(contexts: tuple[int, ...], contenders: tuple[str, ...] = MODEL_CONTEND
 
 def growth(contexts: tuple[int, ...], threads: tuple[int, ...], contenders: tuple[str, ...] = GROWTH_CONTENDERS) -> Level:
     return Level("growth", lambda: ModelRig(**TINY), contexts, contenders, TINY["num_attention_heads"], threads)
+
+
+def on_device(device: torch.device, dtype: torch.dtype, contexts: tuple[int, ...], threads: int, chosen: tuple[str, ...] | None = None) -> list[Level]:
+    """A layer, eight rows in it and a whole model on a device, from the shortest context to the longest: what is stopped has measured the short ones."""
+    one, eight = Setup(device, dtype), Setup(device, dtype, batch=8)
+    found = []
+    for context in contexts:
+        found += [
+            Level("device", lambda: LayerRig(32, setup=one), (context,), chosen or DEVICE_CONTENDERS, 32, (threads,)),
+            Level("device-8", lambda: LayerRig(32, setup=eight), (context,), chosen or DEVICE_CONTENDERS, 32, (threads,)),
+            Level("device-model", lambda: ModelRig(one, **LARGE), (context,), chosen or DEVICE_MODEL_CONTENDERS, LARGE["num_attention_heads"], (threads,)),
+        ]
+    return found
 
 
 @dataclass(frozen=True)
@@ -172,12 +190,12 @@ class Station:
     def _why_not(self, contender: Contender) -> str | None:
         if contender.slow and not self.plan.patient and self.context > MANY_TOKENS:
             return f"one flush of {self.context:,} tokens takes too long here; python -m kvcache.measure speed waits for it"
-        config = self.rig.model.config
-        needed = 6 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4 * self.context  # keys, values, copies while filling
-        free = free_memory()
-        if free is not None and needed > free:
-            return f"it could need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
-        return None if self.plan.slow else contender.why_not()
+        config, setup = self.rig.model.config, self.rig.setup
+        layers = 1 if contender.hosted and not setup.on_cpu else config.num_hidden_layers  # at a time, where others wait in the host's memory
+        needed = 6 * layers * config.num_key_value_heads * config.head_dim * setup.dtype.itemsize * setup.batch * self.context  # keys, values, copies while filling
+        if reason := _too_little(needed, setup.free_memory()) or (contender.hosted and _too_little(needed // layers * config.num_hidden_layers, free_memory())):
+            return reason
+        return None if self.plan.slow and not contender.hosted else contender.why_not()
 
     def _tried(self, contender: Contender, work: Callable[[], object]) -> Iterator[LeftOut]:
         """Do the work; whatever it raises leaves this contender out and lets the others go on."""
@@ -211,7 +229,7 @@ class Station:
         contender = runner.contender
         return {
             "level": self.level.name, "query_heads": self.level.query_heads, "context": self.context, "threads": threads,
-            "contender": contender.name, "label": contender.label, "side": contender.side,
+            "contender": contender.name, "label": runner.label, "side": contender.side,
             "step": runner.times(), "prefill": self._prefill(runner, threads), "nbytes": runner.nbytes, "update": runner.update_times(), "peak": runner.peak() if self.plan.peaks else None,
         }  # fmt: skip
 
@@ -235,9 +253,13 @@ class Station:
             yield Row(**found, rare=rare[0])
 
 
+def _too_little(needed: int, free: int | None) -> str | None:
+    return f"it could need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free" if free is not None and needed > free else None
+
+
 def _in_one_line(error: Exception) -> str:
     sentence = " ".join(str(error).split())
     return (sentence if isinstance(error, ValueError) else f"{type(error).__name__}: {sentence}")[:300]
 
 
-__all__ = ["Event", "Level", "Plan", "Progress", "REFERENCE", "growth", "layer", "run", "small", "tiny"]
+__all__ = ["Event", "Level", "Plan", "Progress", "REFERENCE", "growth", "layer", "on_device", "run", "small", "tiny"]

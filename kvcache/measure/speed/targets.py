@@ -121,6 +121,11 @@ def update_us(row: Row, other: Row | None) -> float | None:
     return row.update.median * 1e6 if row.update else None
 
 
+def peak_bytes(row: Row, other: Row | None) -> float | None:
+    """Beyond what is held before the step, of which the codes are a part."""
+    return row.peak
+
+
 def peak_beyond(row: Row, other: Row) -> float | None:
     """Bytes that a step needs at its peak beyond those of attention alone: what the update does. 0 where attention itself then needs fewer."""
     return None if row.peak is None or other.peak is None else max(0, row.peak - other.peak)
@@ -155,12 +160,20 @@ TARGETS = (
     Target("Static, compiled: faster than Static, eager", "static-compiled", faster, 1, "x", other="static", level="tiny"),
     Target("Dynamic, compiled, 135M geometry from 1k on: faster than upstream Dynamic", "dynamic-compiled", faster, 1.5, "x", level="135m"),
     Target("4-bit fused, compiled, 135M geometry from 1k on: faster than upstream Dynamic", "fused-4-compiled", faster, 1.5, "x", level="135m"),
+    Target("On a device, 4-bit fused at 32k: faster than upstream Dynamic", "fused-4", faster, 1.5, "x", level="device", context=32768),
+    Target("On a device, 4-bit fused at 4k: no slower than upstream Dynamic", "fused-4", faster, 1, "x", level="device", context=4096),
+    Target("On a device, 4-bit fused at 32k: smaller than upstream Dynamic", "fused-4", smaller, 3.5, "x", level="device", context=32768),
+    Target("On a device, 4-bit fused: bytes that a step needs at its peak", "fused-4", peak_bytes, 4e6, " bytes", other=None, level="device", at_most=True),
+    Target("On a device, Dynamic: no slower than upstream's", "dynamic", faster, 1, "x", level="device-model"),
+    Target("On a device, Static: no slower than upstream's", "static", faster, 1, "x", other="upstream-static", level="device-model"),
+    Target("On a device, Offloaded: no slower than upstream's", "offloaded", faster, 1, "x", other="upstream-offloaded", level="device-model"),
+    Target("On a device, Offloaded static: no slower than upstream's", "offloaded-static", faster, 1, "x", other="upstream-offloaded-static", level="device-model"),
 )  # fmt: skip
 
 
 def outcomes(report: Report) -> list[Outcome]:
-    """Of every target, those that this run says nothing of included; none at all where it says nothing of any."""
-    found = [target.outcome(report) for target in TARGETS]
+    """Of every target for a CPU, or for a device, those that this run says nothing of included; none at all where it says nothing of any."""
+    found = [target.outcome(report) for target in TARGETS if target.level.startswith("device") == bool(report.settings.get("device"))]
     return found if any(each.figures for each in found) else []
 
 

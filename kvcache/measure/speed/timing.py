@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import transformers
 from torch.profiler import ProfilerActivity, profile
 from transformers import cache_utils
@@ -117,16 +118,34 @@ class Runner:
         """Times of updates alone; None where they cannot be told apart from the step."""
         return Times.of(self.updates) if self.updates else None
 
-    def peak(self) -> int:
-        """The most bytes that torch holds at one time during one step, beyond what it held before."""
+    def peak(self) -> int | None:
+        """The most bytes that torch holds at one time during one step, on the rig's device, beyond what it held before; None where a device does not tell."""
         rare = rare_work(self.cache)
         if rare is not None and rare[0] == 0:
             self.step()
+        if not self.rig.setup.on_cpu:
+            return self._device_peak()
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes a line to stderr whenever it starts
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
             self.step()
         events = sorted((e.start_ns(), e.nbytes()) for e in record.profiler.kineto_results.events() if e.name() == "[memory]")
         return max(itertools.accumulate((nbytes for _, nbytes in events), initial=0))
+
+    def _device_peak(self) -> int | None:
+        device = self.rig.setup.device
+        module = torch.get_device_module(device)
+        if not hasattr(module, "max_memory_allocated"):
+            return None
+        module.reset_peak_memory_stats(device)
+        before = module.memory_allocated(device)
+        self.step()
+        return module.max_memory_allocated(device) - before
+
+    @property
+    def label(self) -> str:
+        """The contender's, and where its codes were to be read as they are and were not, that too."""
+        read_by = getattr(self.cache.layers[0], "read_by", None)
+        return f"{self.contender.label} (decoded by torch)" if self.contender.fused and read_by == "torch" else self.contender.label
 
     def rare(self, step: Times, update: Times | None) -> Rare | None:
         """The next rare work, beyond a usual `update` where there are such times, or a usual step: the median of three where they come fast and often.
