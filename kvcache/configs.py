@@ -21,7 +21,7 @@ AXES = {
 }
 AXIS_WORDS = ("auto", "channel", "token")
 FIRST_TOKENS = 4  # kept in full precision: as many as attention leans on, whatever they say
-ADDED = {"key_bits": "auto", "value_bits": "auto", "first_tokens": FIRST_TOKENS, "rotate": "auto"}  # that 4.48 did not have, and their defaults
+ADDED = {"key_bits": "auto", "value_bits": "auto", "first_tokens": FIRST_TOKENS, "rotate": "auto", "round_windows": "auto"}  # that 4.48 did not have, and their defaults
 OURS_ALONE = ("cache_implementation", "compute_dtype", "device", *ADDED)  # transformers 5 takes the dtype and the device of the keys
 GROUP = 64  # elements that share a scale where "auto" is asked for
 
@@ -172,7 +172,7 @@ class QuantizedCacheConfig(CacheConfig):
     `backend`: in any case; by default quanto, or hqq where bits or axes are asked for that only hqq has. `axis_key`,
     `axis_value`: a number of AXES, or "channel", "token", "auto" (keys per channel, values per token). `q_group_size`: elements that share a
     scale, and tokens to a block. `residual_length`: latest tokens in full precision, at least. `compute_dtype`: what
-    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`. `first_tokens`: kept in full precision too. `rotate`: by Hadamard before rounding, "auto": for native.
+    decoded tensors are rounded to. `device`: where the model runs; storage is where its keys are. `key_bits`, `value_bits`: of one side alone, "auto": `nbits`. `first_tokens`: kept in full precision too. `rotate`: by Hadamard before rounding, "auto": for native. `round_windows`: the model's own sliding windows too, "auto": where it has no other attention.
     """
 
     backend: str | None = None
@@ -187,6 +187,7 @@ class QuantizedCacheConfig(CacheConfig):
     value_bits: int | str = field(default="auto", kw_only=True)
     first_tokens: int = field(default=FIRST_TOKENS, kw_only=True)
     rotate: bool | str = field(default="auto", kw_only=True)
+    round_windows: bool | str = field(default="auto", kw_only=True)
     cache_implementation: str | None = field(default="quantized", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -205,6 +206,8 @@ class QuantizedCacheConfig(CacheConfig):
             whole_number('q_group_size, unless it is "auto",', self.q_group_size, 1)
         whole_number("residual_length", self.residual_length, 0)
         whole_number("first_tokens", self.first_tokens, 0)
+        if self.round_windows not in ("auto", True, False):
+            raise ValueError(f"round_windows must be auto, True or False, got {self.round_windows!r}")
         dtype_named(self.compute_dtype)
         _check_device(self.device)
 

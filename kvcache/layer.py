@@ -155,6 +155,11 @@ class Buffer:
     def drop_front(self, n: int) -> None:
         self.start += n
 
+    def let_go(self, n: int) -> None:
+        """As `drop_front`, of a buffer whose views somebody may still read: what is appended later is written elsewhere."""
+        self.drop_front(n)
+        self.frozen = max(self.frozen, self.stop)
+
     def drop_back(self, n: int) -> None:
         self.stop -= n
 

@@ -33,6 +33,12 @@ class Scheme:
     quantizer: Quantizer
     rotated: bool = False
 
+    @property
+    def fit(self) -> tuple[int, float, int]:
+        """How often levels of our own are fitted, the middle of a range that they begin over, and the power of a deviation that weighs; (0, 1.0, 0) where they are not."""
+        fit = LEVELS[self.quantizer].get(self.nbits)
+        return (0, 1.0, 0) if fit is None else (FITS, *fit)
+
     def turn(self, dim: int) -> int:
         """Channels of a head of `dim` that are rotated together; 1 where none are."""
         return block_of(dim) if self.rotated else 1
@@ -158,12 +164,27 @@ def native(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tenso
 
 def native_keys(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `native`; at 2 bits fitted so that large deviations weigh most, as a key's extremes steer attention."""
-    return fitted(grouped, nbits, *LEVELS[native_keys]) if nbits == FITTED_NBITS else native(grouped, nbits)
+    return _as_levels_say(native_keys, grouped, nbits)
 
 
 def native_values(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `native`; at 2 bits fitted with all deviations alike, as the errors of values average out in attention."""
-    return fitted(grouped, nbits, *LEVELS[native_values]) if nbits == FITTED_NBITS else native(grouped, nbits)
+    return _as_levels_say(native_values, grouped, nbits)
+
+
+def rotated_keys(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `native_keys`, of rotated ones; fitted at 4 bits too, where deviations weigh as they are, for few extremes are left."""
+    return _as_levels_say(rotated_keys, grouped, nbits)
+
+
+def rotated_values(grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `native_values`, of rotated ones, whose range no single channel sets: levels begin over all of it."""
+    return _as_levels_say(rotated_values, grouped, nbits)
+
+
+def _as_levels_say(quantizer: Quantizer, grouped: torch.Tensor, nbits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    fit = LEVELS[quantizer].get(nbits)
+    return native(grouped, nbits) if fit is None else fitted(grouped, nbits, *fit)
 
 
 def fitted(grouped: torch.Tensor, nbits: int, middle: float, power: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -233,8 +254,13 @@ def _codes(grouped: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor, nb
 FITS, TINY = 2, 1e-12  # more fits change the error by no more than 2 %
 LARGEST16 = torch.finfo(torch.float16).max
 TINY16 = 2.0**-24  # the smallest float16 above 0: beside a channel a hundred times as loud, scales of eight bits are below the smallest normal one
-FITTED_NBITS = 2
 AT_ONCE = 1 << 24  # elements that are quantised at once, which bounds what the work takes beside them
-# What the compiled loops know: by quantiser, the middle of a range that levels begin over and the power of a deviation that weighs in a fit.
-LEVELS: dict[Quantizer, tuple[float, int]] = {native: (1.0, 0), native_keys: (1.0, 3), native_values: (0.7, 0)}
+# What the compiled loops know: by quantiser and bits that are fitted, the middle of a range that levels begin over and the power of a deviation that weighs in the fit.
+LEVELS: dict[Quantizer, dict[int, tuple[float, int]]] = {
+    native: {},
+    native_keys: {2: (1.0, 3)},
+    native_values: {2: (0.7, 0)},
+    rotated_keys: {2: (1.0, 3), 4: (1.0, 1)},
+    rotated_values: {2: (1.0, 0)},
+}
 QUANTIZERS: dict[str, Quantizer] = {"native": native, "hqq": hqq, "quanto": quanto}

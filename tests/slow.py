@@ -12,9 +12,9 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvcache.attention import hand_over
 from kvcache.caches.evicting import EVERY, PolicyLayer, RoundedPolicyLayer
-from kvcache.caches.quantized import QuantizedLayer
-from kvcache.caches.sink import SinkLayer
-from kvcache.caches.sliding_window import WindowLayer
+from kvcache.caches.quantized import QuantizedLayer, QuantizedWindowLayer
+from kvcache.caches.sink import QuantizedSinkLayer, SinkLayer
+from kvcache.window import Windowed, WindowLayer
 
 Past = Callable[[torch.Tensor, str], torch.Tensor]
 
@@ -53,12 +53,12 @@ class SlowLayer(CacheLayerMixin):
         self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
 
 
-def window(layer: WindowLayer) -> Past:
+def window(layer: Windowed) -> Past:
     """The latest window_length - 1 tokens."""
     return lambda rows, side: rows[:, :, -(layer.window_length - 1) :]
 
 
-def sinks(layer: SinkLayer) -> Past:
+def sinks(layer: SinkLayer | QuantizedSinkLayer) -> Past:
     """The first tokens and the latest, window_length - 1 in all, the first ones' keys rotated by what lies between."""
     count, room = layer.num_sink_tokens, layer.window_length - 1 - layer.num_sink_tokens
 
@@ -76,10 +76,11 @@ class RoundedLayer(SlowLayer):
     """Every token; whole blocks behind the `first_tokens`, once they are behind the latest `residual_length` too, as they come back from their codes.
 
     What is rounded stays so when others go: of a block that a `crop` cuts, the kept tokens keep their rounded values.
+    `seen`: what of all those the next tokens attend to.
     """
 
-    def __init__(self, layer: QuantizedLayer):
-        super().__init__(lambda rows, side: self.rounded(rows, side, self.due()))
+    def __init__(self, layer: QuantizedLayer, seen: Past = lambda rows, side: rows):
+        super().__init__(lambda rows, side: seen(self.rounded(rows, side, self.due()), side))
         self.layer, self.coded, self.is_recording = layer, 0, False
 
     def activate_past_recording(self):
@@ -303,13 +304,17 @@ FORMULAS = {
     SinkLayer: lambda layer: SlowLayer(sinks(layer)),
     WindowLayer: lambda layer: SlowLayer(window(layer)),
     QuantizedLayer: RoundedLayer,
+    QuantizedWindowLayer: lambda layer: RoundedLayer(layer, window(layer)),
+    QuantizedSinkLayer: lambda layer: RoundedLayer(layer, sinks(layer)),
 }
 
 
 def slow(cache) -> transformers.Cache:
-    """A fresh cache that gives what this one, of one of the kinds above on a model of full attention, should give."""
+    """A fresh cache that gives what this one, of layers of the kinds above, should give."""
     if isinstance(cache, transformers.EncoderDecoderCache):
         return transformers.EncoderDecoderCache(slow(cache.self_attention_cache), transformers.DynamicCache())
     result = transformers.DynamicCache()
     result.layers = [FORMULAS[type(layer)](layer) for layer in cache.layers]
+    for its, layer in zip(result.layers, cache.layers):
+        its.is_sliding = layer.is_sliding
     return result

@@ -8,11 +8,13 @@ import numpy
 import pytest
 import torch
 import transformers
-from architectures import ARCHITECTURES, ROTARY, WINDOW, chunks, logits_with_cache, logits_without_cache, model_of, token_ids
+from architectures import ARCHITECTURES, ROTARY, WINDOW, chunks, logits_with_cache, logits_without_cache, model_of, tiny, token_ids
+from slow import slow
 
 import kvcache
 from kvcache import DynamicCache, QuantizedCache, SinkCache, SlidingWindowCache, StaticCache
-from kvcache.caches.sliding_window import DRAFT, WindowLayer
+from kvcache.caches.quantized import QuantizedWindowLayer
+from kvcache.window import DRAFT, WindowLayer
 
 # fp32 sums in another order: 1e-4 on logits of about 10 is rounding, a wrong token or position is off by 1 and more.
 CLOSE = dict(atol=2e-4, rtol=1e-4)
@@ -89,6 +91,99 @@ def test_a_models_own_window_is_kept_exactly_over_any_chunking(architecture):
     cache = DynamicCache(model.config)
     torch.testing.assert_close(logits_with_cache(model, ids, cache, chunks(4 * WINDOW, 5)), logits_without_cache(model, ids), **CLOSE)
     assert min(kvcache.cache.held_by(layer) for layer in cache.layers) == WINDOW
+
+
+def windowed_model(architecture):
+    """A random model with sliding windows of 24 tokens, GPT-OSS's with a learned sink beside the scores of each head."""
+    if architecture != "gpt_oss":
+        return model_of(architecture)
+    kinds = ["sliding_attention", "full_attention"]
+    return tiny("GptOssConfig", head_dim=16, sliding_window=WINDOW, layer_types=kinds, num_local_experts=2, num_experts_per_tok=1)
+
+
+OWN_WINDOWS = ["mistral", "gemma2", "gemma3", "gpt_oss"]
+ROUNDED = {
+    "quantized": {"key_bits": 4, "value_bits": 2, "residual_length": 4, "q_group_size": 32, "round_windows": True},
+    "sliding_window": {"key_bits": 4, "value_bits": 4, "residual_length": 0, "window_length": 40},
+    "sink": {"key_bits": 4, "value_bits": 4, "residual_length": 0, "window_length": 40},
+}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("architecture", ["llama", *OWN_WINDOWS])
+def test_rounded_windows_equal_the_slow_formula_over_any_chunking(architecture, name, seed):
+    model, ids, bounds = windowed_model(architecture), token_ids(2, 150, seed), chunks(150, seed)
+    if kvcache.ENTRIES[name].why_not(model.config):
+        assert (name, architecture) in (("sink", "mistral"), ("sink", "gpt_oss"))
+        return
+    cache = kvcache.create(name, model, **ROUNDED[name])
+    oracle = slow(cache)
+    ours, right = logits_with_cache(model, ids, cache, bounds), logits_with_cache(model, ids, oracle, bounds)
+    torch.testing.assert_close(ours, right, **CLOSE)
+    assert any(isinstance(layer, QuantizedWindowLayer) and layer.dropped for layer in cache.layers) or (name, architecture) == ("quantized", "llama")
+
+
+@pytest.mark.parametrize("architecture", OWN_WINDOWS)
+def test_eight_bits_in_a_models_own_windows_are_close_to_what_it_says_without_a_cache(architecture):
+    model, ids = windowed_model(architecture), token_ids(1, 4 * WINDOW)
+    cache = kvcache.create("quantized", model, nbits=8, residual_length=0, q_group_size=32, round_windows=True)
+    ours, exact = logits_with_cache(model, ids, cache, chunks(4 * WINDOW, 5)), logits_without_cache(model, ids)
+    assert 1e-5 < (ours - exact).norm() / exact.norm() < 0.01
+    assert all(layer.quantized or layer.dropped for layer in cache.layers)
+
+
+@pytest.mark.parametrize("architecture,asked,rounded", [("gemma3", "auto", [False, True]), ("gemma3", True, [True, True]), ("gemma3", False, [False, True]), ("mistral", "auto", [True, True]), ("mistral", True, [True, True])])
+def test_windows_are_rounded_where_it_is_asked_for_or_there_is_nothing_else(architecture, asked, rounded):
+    model = model_of(architecture)
+    cache = kvcache.create("quantized", model, residual_length=0, q_group_size=32, round_windows=asked)
+    logits_with_cache(model, token_ids(1, 58), cache, [(0, 58)])
+    assert [bool(getattr(layer, "quantized", 0)) for layer in cache.layers[:2]] == rounded
+    assert all(layer.held == WINDOW for layer in cache.layers if layer.is_sliding)
+
+
+def test_what_would_round_nothing_is_refused():
+    mistral, llama = model_of("mistral").config, model_of("llama").config
+    with pytest.raises(ValueError, match="no full-attention layer, so that with round_windows=False nothing would be rounded"):
+        kvcache.create("quantized", mistral, round_windows=False)
+    for name, window in (("sliding_window", 64), ("sink", 60)):
+        with pytest.raises(ValueError, match=f"nothing of a window of {window} tokens would be rounded whose latest 64 stay"):
+            kvcache.create(name, llama, window_length=64, key_bits=4, value_bits=4)
+        with pytest.raises(ValueError, match="key_bits and value_bits must be 16 both, or 8, 4 or 2 each, got 4 and 16"):
+            kvcache.create(name, llama, key_bits=4)
+    with pytest.raises(ValueError, match="rounds nothing: leave key_bits and value_bits at 16"):
+        SlidingWindowCache(llama, max_cache_len=512, window_length=256, key_bits=4, value_bits=4)
+    with pytest.raises(ValueError, match="round_windows must be auto, True or False, got 'no'"):
+        QuantizedCache(llama, round_windows="no")
+
+
+def test_what_is_rounded_in_a_window_stays_as_it_was_until_it_is_gone():
+    """Over 40 blocks of single tokens and chunks, no block's codes ever change, and the first sinks come back bit for bit."""
+    cache, known = SinkCache(100, 4, model_of("llama", layers=1).config, key_bits=2, value_bits=2, residual_length=16), {}
+    layer, states = cache.layers[0], torch.randn(2, 1, 2, 1300, 16, generator=torch.Generator().manual_seed(1))
+    for start, stop in chunks(1300, 3):
+        cache.update(*states[:, :, :, start:stop], 0)
+        for block, codes in enumerate(layer.key_codes.view().split(32, dim=2) if layer.quantized else ()):
+            assert torch.equal(known.setdefault(layer.origin + 32 * block, codes.clone()), codes)
+        assert torch.equal(layer.values[:, :, :4], states[1, :, :, :4][:, :, : layer.held])
+    assert len(known) == (1300 - 4 - 16) // 32 and layer.quantized < 100 + 32
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma3"])
+def test_a_rounded_window_takes_drafts_back_over_its_edge(architecture):
+    """What is held after each round is what plain decoding would hold; the tokens of a draft see unrounded what is rounded while they come."""
+    model, ids, parameters = model_of(architecture), token_ids(1, 4 * WINDOW), ROUNDED["quantized"]
+    cache = kvcache.create("quantized", model, **parameters)
+    oracle = slow(cache)
+    for each in (cache, oracle):
+        each.activate_past_recording()
+    for at in range(0, 4 * WINDOW - 8, 5):
+        draft = torch.cat([ids[:, at : at + 5], token_ids(1, 3, seed=at)], dim=1)
+        ours, right = (logits_with_cache(model, draft, each, [(0, 8)]) for each in (cache, oracle))
+        torch.testing.assert_close(ours, right, **CLOSE)
+        for each in (cache, oracle):
+            each.crop(-3)
+        assert all(layer.held <= WINDOW and layer.seen - layer.gone < WINDOW + 32 + 4 for layer in cache.layers if layer.is_sliding)
 
 
 def sink_oracle(model, ids, bounds, window, sinks):

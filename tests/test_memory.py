@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
-from architectures import logits_with_cache, model_of, token_ids
+from architectures import chunks, logits_with_cache, model_of, token_ids
 from test_static_family import allocated_by
 
 import kvcache
@@ -19,9 +19,14 @@ VARIANTS = [
     ("sliding_window", {"window_length": 48}),
     ("sink", {"window_length": 48, "num_sink_tokens": 4}),
     ("sink", {"window_length": 48, "num_sink_tokens": 0}),
+    ("sliding_window", {"window_length": 48, "key_bits": 4, "value_bits": 2, "residual_length": 16}),
+    ("sliding_window", {"window_length": 300, "key_bits": 8, "value_bits": 8, "residual_length": 0}),
+    ("sink", {"window_length": 48, "num_sink_tokens": 4, "key_bits": 4, "value_bits": 4, "residual_length": 0}),
+    ("sink", {"window_length": 80, "num_sink_tokens": 0, "key_bits": 2, "value_bits": 2, "residual_length": 32}),
     ("quantized", {"nbits": 8, "q_group_size": 32}),
     ("quantized", {"nbits": 4, "residual_length": 0}),
     ("quantized", {"nbits": 2, "residual_length": 48, "q_group_size": 32}),
+    ("quantized", {"nbits": 4, "residual_length": 16, "q_group_size": 32, "round_windows": True}),
     ("quantized", {"backend": "hqq", "nbits": 3, "key_bits": 4}),
     ("quantized", {"backend": "hqq", "nbits": 1, "q_group_size": 32}),
     ("quantized", {"backend": "quanto", "nbits": 4}),
@@ -108,12 +113,27 @@ def test_token_by_token_the_used_bytes_are_the_same_and_little_is_reserved(name,
 
 
 @pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
-@pytest.mark.parametrize("name", ["dynamic", "static", "quantized", "sink"])
-def test_models_with_windows_of_their_own_are_predicted_too(name, architecture):
+@pytest.mark.parametrize("name,parameters", [("dynamic", {}), ("static", {}), ("quantized", {}), ("sink", {}), ("quantized", {"round_windows": True, "residual_length": 0, "q_group_size": 32}), ("sink", {"residual_length": 8, "key_bits": 4, "value_bits": 4})])
+def test_models_with_windows_of_their_own_are_predicted_too(name, parameters, architecture):
     model = model_of(architecture)
-    cache = kvcache.create(name, model)
-    logits_with_cache(model, token_ids(1, 60), cache, [(0, 60)])
-    assert kvcache.measure_memory(cache).used == kvcache.predict_memory(name, model, 60).used
+    for tokens in (30, 44, 60, 110):
+        cache = kvcache.create(name, model, **parameters)
+        logits_with_cache(model, token_ids(1, tokens), cache, [(0, tokens)])
+        assert kvcache.measure_memory(cache).layers == kvcache.predict_memory(name, model, tokens, **parameters).layers
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "sink"])
+def test_blocks_that_a_window_has_left_give_their_bytes_back(name):
+    """However long the stream, fed in whatever pieces: never more than the window, one block beyond its edge, and room to grow."""
+    model, parameters = model_of("llama", layers=1), {"window_length": 96, "key_bits": 4, "value_bits": 4, "residual_length": 16}
+    most = kvcache.predict_memory(name, model, 96 + 32 + 4, window_length=512, **{bits: value for bits, value in parameters.items() if bits != "window_length"})
+    for pieces in ([(0, 900)], [(i, i + 1) for i in range(900)], chunks(900, 3)):
+        cache = kvcache.create(name, model, **parameters)
+        for bounds in pieces:
+            logits_with_cache(model, token_ids(1, 900), cache, [bounds])
+            memory = kvcache.measure_memory(cache)
+            assert memory.used <= most.used and memory.total <= 1.5 * most.total
+        assert cache.bounded and cache.held_length() == 96 and cache.layers[0].dropped % 32 == 0
 
 
 def test_half_precision_is_half_the_bytes():

@@ -450,6 +450,7 @@ def try_operation(case: Case, operation: str) -> Outcome:
     return Outcome(None)
 
 
+FOUR, FEW = dict(key_bits=4, value_bits=4), dict(key_bits=4, value_bits=2)
 CHOSEN = {
     "dynamic": Case("dynamic", "llama", {}, {}),
     "static": Case("static", "llama", {"max_cache_len": 128}, {"max_cache_len": 96}),
@@ -458,6 +459,8 @@ CHOSEN = {
     "offloaded_static": Case("offloaded_static", "llama", {"max_cache_len": 128}, {"max_cache_len": 96}),
     "sliding_window": Case("sliding_window", "llama", {"window_length": 512}, {"window_length": 24}),
     "sink": Case("sink", "llama", {"window_length": 512}, {"window_length": 24}),
+    "sliding_window at 4 bits": Case("sliding_window", "llama", {"window_length": 512, "residual_length": 256, **FOUR}, {"window_length": 24, "residual_length": 0, **FOUR}),
+    "sink at 4 and 2 bits": Case("sink", "llama", {"window_length": 512, "residual_length": 256, **FEW}, {"window_length": 24, "residual_length": 0, **FEW}),
     "evicting": Case("evicting", "llama", {"budget": 512}, {"budget": 24, "last_tokens": 8}),
     "evicting by snapkv": Case("evicting", "llama", {"budget": 512, "policy": "snapkv"}, {"budget": 0.7, "policy": "snapkv", "last_tokens": 8}),
     "evicting by lagkv": Case("evicting", "llama", {"budget": 512, "policy": "lagkv"}, {"budget": 24, "policy": "lagkv", "last_tokens": 8}),

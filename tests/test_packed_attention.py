@@ -10,7 +10,8 @@ from transformers.integrations.sdpa_attention import repeat_kv
 
 import kvcache
 from kvcache.attention import CachedStates
-from kvcache.caches.quantized import QuantizedLayer
+from kvcache.caches.quantized import QuantizedLayer, QuantizedWindowLayer
+from kvcache.caches.sink import QuantizedSinkLayer
 from kvcache.kernels import cpu, decode_attention, threads, weights
 from kvcache.kernels import packed as pieces
 from kvcache.kernels.packed import Packed
@@ -105,6 +106,24 @@ def test_keys_and_values_of_different_bits(bits, tokens, how):
     for query in (queries(2, 6, 80, tokens), queries(2, 3, 80, tokens)):
         heads = dict(enable_gqa=query.shape[1] > 3)
         torch.testing.assert_close(SDPA(query, *states, **heads), SDPA(query, *dense(states), **heads), **CLOSE)
+
+
+@pytest.mark.parametrize("layer", [QuantizedWindowLayer, QuantizedSinkLayer])
+@pytest.mark.parametrize("seen", [95, 130, 131, 163, 400])
+@pytest.mark.parametrize("tokens", [1, 5, 80])
+def test_a_window_that_begins_within_a_block_is_read_without_decoding_it(layer, seen, tokens, how, sharing):
+    """With and without a mask, whose columns are those of the tokens that are seen."""
+    layer = layer("native", 4, 32, 8, attention=how, first_tokens=4, rotate=True, window_length=100)
+    states = [torch.randn(2, 3, seen + tokens, 64, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    layer.update(*(each[:, :, :seen] for each in states))
+    held = layer.update(*(each[:, :, seen:] for each in states))
+    total = min(seen, 99) + tokens
+    assert held[0].shape == (2, 3, total, 64) and held[0].held.packed
+    keep = torch.rand(2, 1, tokens, total, generator=torch.Generator().manual_seed(seen)) < 0.7
+    for mask in (None, keep, torch.where(keep, 0.1, -1e4)):
+        query = queries(2, 6, 64, tokens)
+        torch.testing.assert_close(SDPA(query, *held, attn_mask=mask, enable_gqa=True), SDPA(query, *dense(held), attn_mask=mask, enable_gqa=True), **CLOSE)
+    assert layer.read_by == ("numba" if how == "fused" and tokens == 1 else "torch")
 
 
 @pytest.mark.parametrize("first", [0, 1, 33])
@@ -229,7 +248,7 @@ def test_each_token_reads_what_decoding_would_have_given_it():
     for step in range(64):
         new = [torch.randn(2, 3, 1, 64, generator=torch.Generator().manual_seed(2 * step + side)) for side in (0, 1)]
         states = layers[0].update(*new)
-        layers[1].drafting = True  # rounds one update later, so what it holds is what the token should read
+        layers[1].record_past = True  # rounds one update later, so what it holds is what the token should read
         layers[1].update(*new)
         for state, plain in zip(dense(states), (layers[1].keys, layers[1].values)):
             assert torch.equal(state, plain)

@@ -9,7 +9,20 @@ from kvcache.hadamard import block_of, rotate, rotate_by_matmul
 from kvcache.half_quadratic import solve
 from kvcache.kernels import cpu
 from kvcache.kernels.threads import Loops
-from kvcache.quantize import QUANTIZERS, Scheme, fitted, native, native_keys, native_values, pack, total, unpack
+from kvcache.quantize import (
+    LEVELS,
+    QUANTIZERS,
+    Scheme,
+    fitted,
+    native,
+    native_keys,
+    native_values,
+    pack,
+    rotated_keys,
+    rotated_values,
+    total,
+    unpack,
+)
 
 BITS = {"native": (8, 4, 2), "hqq": (8, 4, 3, 2, 1), "quanto": (4, 2)}
 
@@ -146,7 +159,7 @@ def same(found, expected):
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, expected))
 
 
-@pytest.mark.parametrize("quantizer", [native, native_keys, native_values])
+@pytest.mark.parametrize("quantizer", LEVELS)
 @pytest.mark.parametrize("axis", ["channel", "token"])
 @pytest.mark.parametrize("nbits", [8, 4, 2])
 @pytest.mark.parametrize("rotated", [False, True])
@@ -370,7 +383,7 @@ def test_two_bits_err_less_where_they_are_fitted():
     assert mean["fitted keys"] < 0.95 * mean["keys"] and mean["fitted values"] < 0.85 * mean["values"]
 
 
-@pytest.mark.parametrize("power", [0, 3])
+@pytest.mark.parametrize("power", [0, 1, 3])
 def test_a_long_fit_is_the_least_squares_line_of_its_codes(power, monkeypatch):
     """And the codes are the nearest to its line: neither can be bettered alone."""
     monkeypatch.setattr("kvcache.quantize.FITS", 30)
@@ -387,19 +400,31 @@ def test_a_long_fit_is_the_least_squares_line_of_its_codes(power, monkeypatch):
         assert (error(*moved) > error(scale, minimum)).all()
 
 
-def test_fits_leave_other_widths_alone_and_constants_as_they_are():
-    grouped = torch.randn(5, 64, generator=torch.Generator().manual_seed(2)).tanh()
-    for quantizer in (native_keys, native_values):
-        for nbits in (8, 4):
-            assert all(torch.equal(a, b) for a, b in zip(quantizer(grouped, nbits), native(grouped, nbits)))
-        codes, scale, minimum = quantizer(torch.full((1, 64), 0.5), 2)
+@pytest.mark.parametrize("quantizer", LEVELS)
+def test_fits_leave_other_widths_alone_and_constants_as_they_are(quantizer):
+    grouped, fits = torch.randn(5, 64, generator=torch.Generator().manual_seed(2)).tanh(), LEVELS[quantizer]
+    for nbits in (8, 4, 2):
+        same = all(torch.equal(a, b) for a, b in zip(quantizer(grouped, nbits), native(grouped, nbits)))
+        assert same == (nbits not in fits)
+        codes, scale, minimum = quantizer(torch.full((1, 64), 0.5), nbits)
         assert torch.equal(codes * scale + minimum, torch.full((1, 64), 0.5))
 
 
-def test_the_native_backend_alone_is_fitted():
-    layer = QuantizedLayer("native", 2, 64, 0)
-    assert layer.scheme("value", 64).quantizer is native_values and layer.scheme("key", 64).quantizer is native_keys
+def test_the_native_backend_alone_is_fitted_and_what_is_rotated_otherwise():
+    for rotated, key, value in ((False, native_keys, native_values), (True, rotated_keys, rotated_values)):
+        layer = QuantizedLayer("native", 2, 64, 0, rotate=rotated)
+        assert layer.scheme("value", 64).quantizer is value and layer.scheme("key", 64).quantizer is key
     assert QuantizedLayer("hqq", 2, 64, 0).scheme("value", 64).quantizer is QUANTIZERS["hqq"]
+
+
+def test_rotated_keys_that_have_loud_channels_lose_nothing_where_four_bits_are_fitted():
+    """Nor gain much: attention errs half a percent less over several draws. KL on texts is up to 26 % less."""
+    def rounded(quantizer, keys):
+        scheme = Scheme(4, "channel", 64, quantizer, rotated=True)
+        return scheme.decode(scheme.encode(keys, 64), 64, torch.float32)
+
+    errors = {quantizer: sum(attention_error(states, rounded(quantizer, states[1]), states[2]) for states in map(drawn, range(8))) for quantizer in (rotated_keys, native)}
+    assert errors[rotated_keys] < errors[native]
 
 
 @pytest.mark.parametrize("backend", ["native", "hqq", "quanto"])

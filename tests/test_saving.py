@@ -18,6 +18,9 @@ VARIANTS = [
     ("static", {"max_cache_len": 128}),
     ("sliding_window", {"window_length": 32}),
     ("sink", {"window_length": 32}),
+    ("sliding_window", {"window_length": 32, "key_bits": 4, "value_bits": 4, "residual_length": 8}),
+    ("sink", {"window_length": 32, "key_bits": 4, "value_bits": 2, "residual_length": 0}),
+    ("quantized", {"key_bits": 4, "value_bits": 2, "q_group_size": 32, "residual_length": 16, "round_windows": True}),
     ("quantized", {"key_bits": 4, "value_bits": 2, "q_group_size": 32, "residual_length": 16}),
     ("quantized", {"backend": "hqq", "nbits": 3, "q_group_size": 32, "residual_length": 0}),
 ]
@@ -54,6 +57,17 @@ def test_a_file_from_before_first_tokens_were_kept_and_states_rotated_goes_on_wi
     assert not any(layer.rotate for layer in loaded.layers)
     loaded.save(tmp_path / "new.safetensors")
     assert load_cache(tmp_path / "new.safetensors", model).token_fates() == loaded.token_fates() == [("quantized", 64), ("full", 46)]
+
+
+@pytest.mark.parametrize("name,parameters", [("sliding_window", {"window_length": 32}), ("sink", {"window_length": 32}), ("quantized", {"residual_length": 16})])
+def test_a_file_from_before_windows_were_rounded_goes_on_as_it_was(name, parameters, tmp_path):
+    model, ids, newer = model_of("gemma3"), token_ids(1, 90), ("key_bits", "value_bits", "residual_length", "round_windows")
+    cache = kvcache.create(name, model, **parameters)
+    logits_with_cache(model, ids, cache, [(0, 80)])
+    cache.parameters = {setting: value for setting, value in cache.parameters.items() if setting not in newer or setting in parameters}
+    cache.save(tmp_path / "old.safetensors")
+    loaded = load_cache(tmp_path / "old.safetensors", model)
+    assert torch.equal(logits_with_cache(model, ids, loaded, [(80, 90)]), logits_with_cache(model, ids, cache, [(80, 90)]))
 
 
 def saved(tmp_path, model=None, tokens=40):

@@ -20,6 +20,7 @@ from kvcache.caches.quantized import QuantizedLayer
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 QUANTIZED = {"residual_length": 0, "q_group_size": 32, "nbits": 4}
+ROUNDED = {"residual_length": 0, "key_bits": 4, "value_bits": 4}
 KINDS = {
     "dynamic": {},
     "static": {"max_cache_len": 96},
@@ -27,6 +28,8 @@ KINDS = {
     "offloaded_static": {"max_cache_len": 96},
     "sliding_window": {"window_length": 8},
     "sink": {"window_length": 8, "num_sink_tokens": 2},
+    "sliding_window of codes": {"window_length": 40, **ROUNDED},
+    "sink of codes": {"window_length": 40, "num_sink_tokens": 2, **ROUNDED},
     "quantized": QUANTIZED,
     "hqq": QUANTIZED,
     "encoder_decoder": {"self_cache": "quantized", **QUANTIZED},
@@ -44,7 +47,7 @@ class Story:
     """A cache and what has happened to it: tokens [B, n] that came, and lengths that it was taken back to."""
 
     def __init__(self, name: str):
-        self.name, self.model = name, pairs.model_of("t5") if name == "encoder_decoder" else model_of("llama", layers=2)
+        self.name, self.parameters, self.model = name.split()[0], KINDS[name], pairs.model_of("t5") if name == "encoder_decoder" else model_of("llama", layers=2)
         self.cache = self.fresh()
         self.history: list[torch.Tensor | int] = []
         self.heard = pairs.ids(2, 15)  # what an encoder, where there is one, is given for each row
@@ -54,7 +57,7 @@ class Story:
     def fresh(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "moves nothing" on a machine without accelerator
-            return kvcache.create(self.name, self.model, **KINDS[self.name])
+            return kvcache.create(self.name, self.model, **self.parameters)
 
     @property
     def own(self):
@@ -114,7 +117,7 @@ class Story:
                 self.cache.crop(amount)
             return
         codes = self.own.layers[0].quantized if self.rounds else 0
-        behind = max(0, length - self.own.layers[0].first_tokens) if self.rounds else 0
+        behind = max(0, length - self.own.layers[0].first_tokens - self.own.layers[0].dropped) if self.rounds else 0
         self.cache.crop(amount)
         self.history = [*self.history, length] if length else []
         assert not self.rounds or self.own.layers[0].quantized == min(codes, behind) // 32 * 32

@@ -11,7 +11,7 @@ from ..cache import Cache, build_layers
 from ..entry import Entry, all_but
 from ..layer import RowsLayer, T, append_both
 from ..predict import Shape, predicted_rows
-from .sliding_window import WindowLayer
+from ..window import WindowLayer
 
 
 class GrowingLayer(RowsLayer):

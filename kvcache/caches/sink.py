@@ -11,13 +11,17 @@ from transformers import PreTrainedConfig
 from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_types, other_types, why_not_exact
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
-from ..layer import Buffer, capacity_for
+from ..kernels.packed import Packed
+from ..layer import Buffer, T, capacity_for
 from ..predict import Shape
 from ..read_only import read_only
 from ..rope import Rope, RopeError, rope_for, verify_rope
 from ..validation import whole_number
+from ..window import WindowLayer
 from .dynamic import windowed
-from .sliding_window import WindowLayer
+from .quantized import FULL, WINDOW_BITS, QuantizedWindowLayer, bits_suffix, rounding_of, why_not_window_bits, window_of
+
+NO_DRAFTS = "SinkCache cannot decode with drafts (prompt lookup, an assistant): what it evicts for a draft cannot come back"
 
 
 class SinkLayer(WindowLayer):
@@ -51,14 +55,12 @@ class SinkLayer(WindowLayer):
         which dims turn together: Llama pairs dims half a head apart and GLM neighbours, with the same sin and cos. A
         rotation guessed from them would be wrong in silence; the one from the config is exact.
         """
-        size = (cache_kwargs or {}).get("partial_rotation_size")
-        if size is not None and self.rope is not None and size != 2 * len(self.rope.frequencies):
-            raise ValueError(f"partial_rotation_size is {size}, and by its config this model rotates {2 * len(self.rope.frequencies)} dims of each head")
+        _check_rotation(self.rope, cache_kwargs)
         return super().update(key_states, value_states)
 
     def refuse_drafts(self) -> None:
         """Always: a draft that is taken back would have to bring evicted tokens back with it."""
-        raise ValueError("SinkCache cannot decode with drafts (prompt lookup, an assistant): what it evicts for a draft cannot come back")
+        raise ValueError(NO_DRAFTS)
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super()._append(keys, values)
@@ -135,12 +137,77 @@ class SinkLayer(WindowLayer):
         return [(fate, count) for fate, count in fates if count]
 
 
+class QuantizedSinkLayer(QuantizedWindowLayer):
+    """As SinkLayer, what is behind the latest `residual_length` tokens in blocks of codes. The sinks stay as they came.
+
+    They are rotated where they are read, by all that has been evicted: the window's keys stay as they are, and so do their codes.
+    """
+
+    settings = (*QuantizedWindowLayer.settings, "rotates")
+    keeps_first = True
+
+    def __init__(self, *arguments: Any, rope: Rope | None = None, **named: Any):
+        super().__init__(*arguments, **named)
+        self.rope = rope
+
+    @property
+    def num_sink_tokens(self) -> int:
+        return self.first_tokens
+
+    @property
+    def rotates(self) -> bool:
+        """Do the sinks' keys move with the window?"""
+        return self.rope is not None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As SinkLayer's."""
+        _check_rotation(self.rope, cache_kwargs)
+        return super().update(key_states, value_states)
+
+    def refuse_drafts(self) -> None:
+        """Always, as SinkLayer does."""
+        raise ValueError(NO_DRAFTS)
+
+    def _shown(self, side: str, states: Packed, new: int) -> Packed:
+        hidden = self._hidden(states.shape[T], new)
+        evicted = self.dropped + hidden
+        if side == "key" and evicted and self.rotates and states.first is not None:
+            states = states._replace(first=self._moved(side, states.first[:, :, : states.ahead], evicted))
+        return states.without(hidden)
+
+    def _shown_rows(self, side: str, rows: torch.Tensor, new: int) -> torch.Tensor:
+        hidden = self._hidden(rows.shape[T], new)
+        if not hidden + self.dropped:
+            return rows
+        first = self._moved(side, rows[:, :, : self.first_tokens], self.dropped + hidden)
+        return torch.cat([first, rows[:, :, self.first_tokens + hidden :]], dim=T)
+
+    def _moved(self, side: str, first: torch.Tensor, evicted: int) -> torch.Tensor:
+        """The first tokens of one side, next to a window that so many tokens have left."""
+        return self.rope.rotate(first, evicted) if side == "key" and self.rope is not None and evicted else first
+
+    def token_fates(self) -> list[tuple[str, int]]:
+        sinks = min(self.first_tokens, self.held)
+        coded = max(0, self.origin + self.quantized - max(self.origin, sinks + self.evicted))
+        fates = (("sink", sinks), ("evicted", self.evicted), ("quantized", coded), ("full", self.held - sinks - coded))
+        return [(fate, count) for fate, count in fates if count]
+
+
+def _check_rotation(rope: Rope | None, cache_kwargs: Mapping[str, Any] | None) -> None:
+    size = (cache_kwargs or {}).get("partial_rotation_size")
+    if size is not None and rope is not None and size != 2 * len(rope.frequencies):
+        raise ValueError(f"partial_rotation_size is {size}, and by its config this model rotates {2 * len(rope.frequencies)} dims of each head")
+
+
 class SinkCache(Cache):
     """Keep the first `num_sink_tokens` ("attention sinks") and the latest tokens, `window_length` in all.
 
     With `config` the sinks are rotated to stay next to the window, for every RoPE type of fixed frequencies; without
     one they keep their rotation, and a warning says so once. Lossy once seen > window_length. Layers that the model
-    itself gives a sliding window keep that window. Padded rows are refused, by ValueError, before anything is stored:
+    itself gives a sliding window keep that window. With `key_bits` and `value_bits` of 8, 4 or 2 what is behind the latest `residual_length` tokens is rounded, as in
+    QuantizedCache, but for the sinks; so are the model's own windows. Padded rows are refused, by ValueError, before anything is stored:
     the padding would become the sinks; a 4-D mask of your own is none that a cache gets to see, so give it no padding there. Source: Xiao et al. 2023, arXiv 2309.17453, section 3.2. Raises ValueError, with the reason, on a model whose
     positions cannot be rotated and on num_sink_tokens >= window_length.
     """
@@ -148,19 +215,41 @@ class SinkCache(Cache):
     name = "sink"
     takes_left_padding = False
 
-    def __init__(self, window_length: int = 256, num_sink_tokens: int = 4, config: PreTrainedConfig | None = None):
+    def __init__(
+        self,
+        window_length: int = 256,
+        num_sink_tokens: int = 4,
+        config: PreTrainedConfig | None = None,
+        *,
+        key_bits: int = FULL,
+        value_bits: int = FULL,
+        residual_length: int = 64,
+    ):
         first = SinkLayer(window_length, num_sink_tokens)  # raises on bad values now, not at the first token
         self.window_length, self.num_sink_tokens = window_length, num_sink_tokens = first.window_length, first.num_sink_tokens
-        if config is None:
-            warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
-            return super().__init__(None, functools.partial(SinkLayer, window_length, num_sink_tokens))
-        config = decoder_config(config)
-        reason = why_not(config)
+        bits = (key_bits, value_bits, residual_length)
+        config = None if config is None else decoder_config(config)
+        reason = (why_not(config) if config else None) or why_not_window_bits(config, *bits, window_length - num_sink_tokens)
         if reason:
             raise ValueError(f"SinkCache: {reason}")
+        make = functools.partial(_layer, window_length, num_sink_tokens, bits)
+        if config is None:
+            warnings.warn("SinkCache without config= cannot rotate the sinks; pass config=model.config for long streams", stacklevel=2)
+            return super().__init__(None, make)
         rope = rope_for(config, "full_attention")
-        table = {"full_attention": lambda **_: SinkLayer(window_length, num_sink_tokens, rope)}
-        super().__init__(build_layers(config, table | dict.fromkeys(WINDOWED_TYPES, windowed)))
+        own_window = windowed if key_bits == FULL else functools.partial(_own_window, bits)
+        super().__init__(build_layers(config, {"full_attention": lambda **_: make(rope), **dict.fromkeys(WINDOWED_TYPES, own_window)}))
+
+
+def _layer(window_length: int, num_sink_tokens: int, bits: tuple[int, int, int], rope: Rope | None = None) -> SinkLayer | QuantizedSinkLayer:
+    if bits[0] == FULL:
+        return SinkLayer(window_length, num_sink_tokens, rope)
+    return QuantizedSinkLayer(**rounding_of(window_length, *bits, num_sink_tokens), window_length=window_length, rope=rope)
+
+
+def _own_window(bits: tuple[int, int, int], sliding_window: int, **_: Any) -> WindowLayer | QuantizedWindowLayer:
+    return window_of(sliding_window, True, rounding_of(sliding_window, *bits))
+
 
 def why_not(config: PreTrainedConfig) -> str | None:
     """Why sinks do not suit this model, or None."""
@@ -179,11 +268,17 @@ def why_not(config: PreTrainedConfig) -> str | None:
 
 def _why_not_values(config: PreTrainedConfig, parameters: Mapping[str, Any]) -> str | None:
     window, sinks = parameters["window_length"], parameters["num_sink_tokens"]
-    return None if sinks < window else f"num_sink_tokens must be below window_length, got {sinks} of {window}"
+    if sinks >= window:
+        return f"num_sink_tokens must be below window_length, got {sinks} of {window}"
+    return why_not_window_bits(config, parameters["key_bits"], parameters["value_bits"], parameters["residual_length"], window - sinks)
+
+
+def _label(window_length: int, num_sink_tokens: int, key_bits: int, value_bits: int, **_: Any) -> str:
+    return f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}" + bits_suffix(key_bits, value_bits)
 
 
 def _verify(model: torch.nn.Module, cache: SinkCache) -> None:
-    sinks = [index for index, layer in enumerate(cache.layers) if isinstance(layer, SinkLayer)]
+    sinks = [index for index, layer in enumerate(cache.layers) if isinstance(layer, (SinkLayer, QuantizedSinkLayer))]
     verify_rope(model, cache.layers[sinks[0]].rope, sinks)
 
 
@@ -192,10 +287,11 @@ ENTRY = Entry(
     title="Sink",
     summary="Keeps the first few tokens and a recent window: flat memory, fluent for ever, and the middle is forgotten.",
     cache_class=SinkCache,
-    make=lambda config, window_length, num_sink_tokens: SinkCache(window_length, num_sink_tokens, config),
+    make=lambda config, **parameters: SinkCache(config=config, **parameters),
     parameters=(
         Parameter("window_length", "Window", "int", 256, "Tokens kept in all, sinks included.", minimum=8, maximum=32768, step=8),
         Parameter("num_sink_tokens", "Sinks", "int", 4, "First tokens kept for ever.", minimum=0, maximum=64),
+        *WINDOW_BITS,
     ),
     lossy=True,
     can=all_but("crop", "drafts", "left padding", "compile", "export"),
@@ -203,5 +299,5 @@ ENTRY = Entry(
     why_not_model=why_not,
     why_not_values=_why_not_values,
     verify=_verify,
-    label=lambda window_length, num_sink_tokens: f"Sink {num_sink_tokens} + {window_length - num_sink_tokens}",
+    label=_label,
 )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..extras import why_not_imported
-from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native, native_keys, native_values
+from ..quantize import LEVELS, Encoded, Scheme, native, native_keys, native_values, rotated_keys, rotated_values
 from .packed import Packed
 from .threads import Loops, shared, shares, team_address, threads_for
 
@@ -55,7 +55,8 @@ def takes(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | tor
     if torch.is_grad_enabled() and any(states.requires_grad for states in (query, keys, values)):  # which the loops would lose
         return False
     if isinstance(keys, Packed):
-        return isinstance(values, Packed) and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block) and _whole(keys, values) and PACKED.ready(wait)
+        known = isinstance(values, Packed) and not keys.hidden and keys.alike(values) and readable(keys.scheme, values.scheme, keys.block)
+        return known and _whole(keys, values) and PACKED.ready(wait)
     return query.dtype == keys.dtype == values.dtype == torch.float32 and PLAIN.ready(wait)
 
 
@@ -268,12 +269,11 @@ APART = Loops("attention of a batch's rows by compiled loops is unavailable; tor
 
 def encode(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded | None:
     """`scheme.encode` of states [B, H, T, D], to the bit; None where the loops are not to be used, or meet what is not finite."""
-    fit = LEVELS.get(scheme.quantizer)
-    known = fit and scheme.nbits in NBITS and states.device.type == "cpu" and not (torch.is_grad_enabled() and states.requires_grad)
+    known = scheme.quantizer in LEVELS and scheme.nbits in NBITS and states.device.type == "cpu" and not (torch.is_grad_enabled() and states.requires_grad)
     if not known or not states.numel() or not ENCODE.ready(wait=False):
         return None
     encoded = _empty(scheme, states, block)
-    return encoded if _encode(ENCODE.run, scheme, fit, states, encoded) else None
+    return encoded if _encode(ENCODE.run, scheme, states, encoded) else None
 
 
 def _empty(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
@@ -284,17 +284,16 @@ def _empty(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
     return Encoded(*(torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in zip(shapes, dtypes)))
 
 
-def _encode(encode_heads: Callable, scheme: Scheme, fit: tuple[float, int], states: torch.Tensor, encoded: Encoded) -> bool:
+def _encode(encode_heads: Callable, scheme: Scheme, states: torch.Tensor, encoded: Encoded) -> bool:
     """Fill `encoded` for states [B, H, T, D], the heads of its blocks shared by threads; False if there is something that is not finite."""
     states = states.detach().float()
     states = states if states.stride(3) == 1 else states.contiguous()
     extent = sum((size - 1) * stride for size, stride in zip(states.shape, states.stride())) + 1
     flat = states.as_strided((extent,), (1,)).numpy()
-    fits, (middle, power) = (FITS if scheme.nbits == FITTED_NBITS and scheme.quantizer is not native else 0), fit
+    fits, middle, power = scheme.fit
     codes, scales, minima, gains = encoded
     arrays = (codes.numpy(), scales.view(torch.uint16).numpy(), minima.view(torch.uint16).numpy(), gains.numpy())
-    rim = (1 - middle) / 2 if fits else 0.0
-    arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.turn(states.shape[3]), scheme.group, scheme.nbits, rim, fits, power == 3, *arrays)
+    arguments = (flat, states.stride()[:3], scheme.axis == "channel", scheme.turn(states.shape[3]), scheme.group, scheme.nbits, (1 - middle) / 2, fits, power, *arrays)
     return all(shared(encode_heads, arguments, gains.numel(), torch.get_num_threads() if states.numel() > ENOUGH else 1))
 
 
@@ -303,10 +302,10 @@ def _find_encode() -> Callable:
     from .cpu_encode import encode_heads
 
     states = _sample(1, 2, 32, 16)
-    for nbits, axis, quantizer in ((4, "channel", native), (8, "token", native), (2, "channel", native_keys), (2, "token", native_values)):
+    for nbits, axis, quantizer in ((4, "channel", native), (8, "token", native), (2, "channel", native_keys), (2, "token", native_values), (4, "channel", rotated_keys), (2, "token", rotated_values)):
         scheme = Scheme(nbits, axis, 16, quantizer, rotated=quantizer is not native)
         found = _empty(scheme, states, 32)
-        finite = _encode(encode_heads, scheme, LEVELS[quantizer], states, found)
+        finite = _encode(encode_heads, scheme, states, found)
         if not finite or not all(torch.equal(*pair) for pair in zip(found, scheme.encode(states, 32))):
             raise RuntimeError(f"the self-test of {nbits} bits along the {axis} axis failed")
     return encode_heads

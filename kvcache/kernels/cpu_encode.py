@@ -98,8 +98,8 @@ def total(rows, out):
 
 
 @numba.njit(**COMPILED)
-def weigh(group, cubed, spare, weights, sums):
-    """weights [rows, lanes] of square errors, one in sum: by the cubed deviation from the group's mean, or all alike. sums[0]: the weighted mean."""
+def weigh(group, power, spare, weights, sums):
+    """weights [rows, lanes] of square errors, one in sum: by the deviation from the group's mean to the `power` 0, 1 or 3. sums[0]: the weighted mean."""
     many, lanes = group.shape
     mean, whole = sums[1], sums[2]
     spare[:] = group
@@ -109,7 +109,7 @@ def weigh(group, cubed, spare, weights, sums):
     for k in range(many):
         for i in range(lanes):
             deviation = abs(group[k, i] - mean[i])
-            weights[k, i] = (deviation * deviation * deviation if cubed else np.float32(1.0)) + TINY
+            weights[k, i] = (deviation * deviation * deviation if power == 3 else deviation if power == 1 else np.float32(1.0)) + TINY
     spare[:] = weights
     total(spare, whole)
     for k in range(many):
@@ -220,11 +220,11 @@ def pack_channels(codes, first, nbits, out):
 
 
 @numba.njit(**COMPILED)
-def encode_heads(flat, steps, channel, turn, group, nbits, rim, fits, cubed, codes, scales, minima, gains, first, last):
+def encode_heads(flat, steps, channel, turn, group, nbits, rim, fits, power, codes, scales, minima, gains, first, last):
     """Blocks first to last, counted over batch x heads x blocks, of states [B, H, T, D] into what `quantize.Encoded` holds, float16 by its bits.
 
     Element [b, h, t, d] of the states is flat[b steps[0] + h steps[1] + t steps[2] + d]. channel: does a group run along tokens? turn: channels that are rotated together, or 1. rim: the share of
-    a range that levels leave out at each end. fits: how often they are fitted, by `cubed` deviations or all alike. Returns False, and nothing that
+    a range that levels leave out at each end. fits: how often they are fitted, by deviations to this `power`. Returns False, and nothing that
     was written counts, if a number was infinite or none at all, or a level beyond float16.
     """
     heads, blocks, width = gains.shape[1], gains.shape[2], codes.shape[3]
@@ -243,7 +243,7 @@ def encode_heads(flat, steps, channel, turn, group, nbits, rim, fits, cubed, cod
             part = work[g * group : (g + 1) * group]
             within = within and uniform(part, np.float32(rim), top, minimum, scale, bits, halves, levels)
             if fits:
-                weigh(part, cubed, spare, weights, sums)
+                weigh(part, power, spare, weights, sums)
             for _ in range(fits):
                 within = within and fit(part, top, weights, spare, sums, minimum, scale, bits, halves, levels)
             if not within:

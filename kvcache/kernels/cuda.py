@@ -17,7 +17,7 @@ import torch
 
 from ..extras import why_not_imported
 from ..hadamard import rotate
-from ..quantize import FITS, FITTED_NBITS, LEVELS, Encoded, Scheme, native
+from ..quantize import LEVELS, Encoded, Scheme, native
 from . import reference
 from .packed import Packed
 
@@ -109,7 +109,7 @@ def readable(query: torch.Tensor, keys: Packed | torch.Tensor, values: Packed | 
     """Do the kernels know this: a few tokens, codes of 8, 4 or 2 bits in blocks of a power of two, heads of 16 to 256, of 128 in float32, whose groups are a power of two in number?"""
     if not (isinstance(keys, Packed) and isinstance(values, Packed)) or query.dtype not in DTYPES:
         return False
-    if (keys.block, keys.packed, keys.ahead) != (values.block, values.packed, values.ahead) or keys.shape[:3] != values.shape[:3]:
+    if keys.hidden or (keys.block, keys.packed, keys.ahead, keys.hidden) != (values.block, values.packed, values.ahead, values.hidden) or keys.shape[:3] != values.shape[:3]:
         return False
     if query.dtype == torch.float32 and max(keys.shape[3], values.shape[3]) > WIDE:
         return False
@@ -323,12 +323,10 @@ def encode(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded | None:
 
 def encodable(scheme: Scheme, states: torch.Tensor, block: int) -> bool:
     """Is there a kernel: for our own levels, whose fits add up groups of a power of two?"""
-    whole = not _fits(scheme) or scheme.group & (scheme.group - 1) == 0
-    return scheme.quantizer in LEVELS and states.dtype in DTYPES and whole and _known(scheme, states.shape[3], block)
-
-
-def _fits(scheme: Scheme) -> int:
-    return FITS if scheme.nbits == FITTED_NBITS and scheme.quantizer is not native else 0
+    if scheme.quantizer not in LEVELS:
+        return False
+    whole = not scheme.fit[0] or scheme.group & (scheme.group - 1) == 0
+    return states.dtype in DTYPES and whole and _known(scheme, states.shape[3], block)
 
 
 def encoded(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
@@ -349,10 +347,10 @@ def encoded(scheme: Scheme, states: torch.Tensor, block: int) -> Encoded:
 
 def encode_constants(scheme: Scheme, dim: int, block: int) -> dict[str, Any]:
     """What the kernel is compiled for. A program takes 8 bytes of each row of a block, or the tokens that 1,024 lanes hold."""
-    side, fits, (middle, power) = Side.of(scheme, dim), _fits(scheme), LEVELS[scheme.quantizer]
+    side, (fits, middle, power) = Side.of(scheme, dim), scheme.fit
     named = {name.removeprefix("SIDE_"): value for name, value in side.named("side").items()}
     some = 8 if side.channel else min(block, max(1, 1024 // side.lanes))
-    return {**named, "BLOCK": block, "RIM": (1 - middle) / 2 if fits else 0.0, "FITS": fits, "CUBED": power == 3, "SOME": some, "LANES": 1 << (dim - 1).bit_length()}
+    return {**named, "BLOCK": block, "RIM": (1 - middle) / 2, "FITS": fits, "POWER": power, "SOME": some, "LANES": 1 << (dim - 1).bit_length()}
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def codes_of(x, scale, minimum, TOP: tl.constexpr):
 
 
 @triton.jit
-def levels(x, there, RIM: tl.constexpr, TOP: tl.constexpr, FITS: tl.constexpr, CUBED: tl.constexpr):
+def levels(x, there, RIM: tl.constexpr, TOP: tl.constexpr, FITS: tl.constexpr, POWER: tl.constexpr):
     """Codes, scale and minimum [A, L, 1] of groups x [A, L, G], of which some lanes are `there`; fitted as `quantize.fitted` says, where all are."""
     low = tl.min(tl.where(there, x, float("inf")), axis=2, keep_dims=True)
     high = tl.max(tl.where(there, x, float("-inf")), axis=2, keep_dims=True)
@@ -45,7 +45,7 @@ def levels(x, there, RIM: tl.constexpr, TOP: tl.constexpr, FITS: tl.constexpr, C
     codes = codes_of(x, scale, minimum, TOP)
     if FITS > 0:
         apart = tl.abs(x - total(x) * (1.0 / x.shape[2]))
-        weights = (apart * apart * apart if CUBED else tl.zeros_like(x) + 1.0) + TINY
+        weights = (apart * apart * apart if POWER == 3 else apart if POWER == 1 else tl.zeros_like(x) + 1.0) + TINY
         weights = tl.div_rn(weights, tl.zeros_like(x) + total(weights))
         centre = total(weights * x)
         for _ in tl.static_range(FITS):
@@ -76,7 +76,7 @@ def gain_of(rows, stride, BLOCK: tl.constexpr, DIM: tl.constexpr, LANES: tl.cons
 def encode(
     states, batch_stride, head_stride, token_stride, codes, scales, minima, gains, heads, blocks,
     BITS: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr, CHANNEL: tl.constexpr, UNIT: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
-    RIM: tl.constexpr, FITS: tl.constexpr, CUBED: tl.constexpr, SOME: tl.constexpr, LANES: tl.constexpr,
+    RIM: tl.constexpr, FITS: tl.constexpr, POWER: tl.constexpr, SOME: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Program (block of a head, part of it): a block of states [B, H, T, D] into what `quantize.Encoded` holds.
 
@@ -98,7 +98,7 @@ def encode(
             channel = i * WIDTH + place
             x = tl.load(rows + token[None, :] * token_stride + channel[:, None], mask=there[:, None], other=0.0).to(tl.float32)
             x = tl.reshape(tl.div_rn(x, tl.zeros_like(x) + gain), (1, SOME, BLOCK))
-            found, scale, minimum = levels(x, x == x, RIM, TOP, FITS, CUBED)
+            found, scale, minimum = levels(x, x == x, RIM, TOP, FITS, POWER)
             level = index * DIM + channel
             tl.store(scales + level, tl.reshape(scale, (SOME,)).to(tl.float16), mask=there)
             tl.store(minima + level, tl.reshape(minimum, (SOME,)).to(tl.float16), mask=there)
@@ -111,7 +111,7 @@ def encode(
         is_one = lane % PAD < UNIT
         x = tl.load(rows + token[:, None] * token_stride + (lane // PAD * UNIT + lane % PAD)[None, :], mask=is_one[None, :], other=0.0).to(tl.float32)
         x = tl.reshape(tl.div_rn(x, tl.zeros_like(x) + gain), (SOME, GROUPS, ALL // GROUPS))
-        found, scale, minimum = levels(x, tl.reshape(is_one, (1, GROUPS, ALL // GROUPS)), RIM, TOP, FITS, CUBED)
+        found, scale, minimum = levels(x, tl.reshape(is_one, (1, GROUPS, ALL // GROUPS)), RIM, TOP, FITS, POWER)
         level = (index * BLOCK + token[:, None]) * GROUPS + tl.arange(0, GROUPS)[None, :]
         tl.store(scales + level, tl.reshape(scale, (SOME, GROUPS)).to(tl.float16))
         tl.store(minima + level, tl.reshape(minimum, (SOME, GROUPS)).to(tl.float16))

@@ -12,7 +12,7 @@ PIECE_ELSEWHERE = 4096  # each piece costs a few launches
 
 
 class Packed(NamedTuple):
-    """Keys or values of one layer: `ahead` rows of `first`, `packed` tokens as codes, then rows `start` to `stop` of the residual.
+    """Keys or values of one layer: `ahead` rows of `first`, `packed` tokens as codes, of which the first `hidden` are not seen, then rows `start` to `stop` of the residual.
 
     Buffers [B, H, capacity, width] begin at the first packed token and go on behind the last. Good until the layer's next update.
     """
@@ -27,11 +27,12 @@ class Packed(NamedTuple):
     first: torch.Tensor | None = None
     ahead: int = 0
     centre: torch.Tensor | None = None  # [B, H, 1, D] float32, which the packed tokens were rounded without
+    hidden: int = 0  # fewer than a block
 
     @property
     def shape(self) -> torch.Size:
         batch, heads, _, dim = self.residual.shape
-        return torch.Size((batch, heads, self.ahead + self.packed + self.stop - self.start, dim))
+        return torch.Size((batch, heads, self.ahead + self.packed - self.hidden + self.stop - self.start, dim))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,7 +49,7 @@ class Packed(NamedTuple):
     def dense(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """All tokens [B, H, T, D], decoded; in the residual's dtype, or another."""
         dtype = dtype or self.residual.dtype
-        return self.behind_first([self._decoded(dtype), self.recent().to(dtype)])
+        return self.behind_first([self._decoded(dtype)[:, :, self.hidden :], self.recent().to(dtype)])
 
     def _decoded(self, dtype: torch.dtype) -> torch.Tensor:
         """The packed tokens [B, H, packed, D]."""
@@ -74,13 +75,33 @@ class Packed(NamedTuple):
         """All tokens in turn as float32 [B, H, some, D], rotated if the codes are: packed ones, no more at a time than PIECE says where a block is not more, the first before them, then the residual."""
         step = max(1, PIECE.get(self.device.type, PIECE_ELSEWHERE) // self.block) * self.block
         for begin in range(0, self.packed, step):
-            some = self.scheme.levels(self.part(begin, min(begin + step, self.packed)), self.block)
+            some = self.scheme.levels(self.part(begin, min(begin + step, self.packed)), self.block)[:, :, 0 if begin else self.hidden :]
             some = some if self.centre is None else some + self.scheme.turned(self.centre)
             yield some if begin or self.first is None else torch.cat([self.scheme.turned(self.first[:, :, : self.ahead]), some], dim=2)
         if self.stop > self.start:
             yield self.scheme.turned(self.recent())
 
+    def without(self, tokens: int) -> "Packed":
+        """The same, so many tokens behind the first ones unseen: whole blocks left out, and what is left of them hidden."""
+        if not tokens:
+            return self
+        coded = min(tokens // self.block * self.block, self.packed)
+        rest, encoded = tokens - coded, self.part(coded, self.packed) if coded else self.encoded
+        if coded == self.packed:
+            return self._replace(encoded=encoded, packed=0, start=self.start + rest)
+        return self._replace(encoded=encoded, packed=self.packed - coded, hidden=rest)
+
     def alike(self, other: "Packed") -> bool:
         """Are as many tokens of both first ones, codes and residual, in blocks of one size? Keys of one cache beside values of another may not be."""
-        counts = [(each.block, each.packed, each.start, each.stop, each.ahead) for each in (self, other)]
+        counts = [(each.block, each.packed, each.start, each.stop, each.ahead, each.hidden) for each in (self, other)]
         return counts[0] == counts[1] and self.shape[:2] == other.shape[:2]
+
+
+def unhidden(keys: Packed, values: Packed, mask: torch.Tensor | None) -> tuple[Packed, Packed, torch.Tensor | None]:
+    """The same for those who know nothing of hidden tokens: `mask` [B or 1, Hq or 1, n or 1, T], boolean or to be added, hides them, and is one of bools where there was none."""
+    if not keys.hidden:
+        return keys, values, mask
+    mask = torch.ones(1, 1, 1, keys.shape[2], dtype=torch.bool, device=keys.device) if mask is None else mask
+    columns = mask.new_full((*mask.shape[:-1], keys.hidden), False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min)
+    mask = torch.cat([mask[..., : keys.ahead], columns, mask[..., keys.ahead :]], dim=-1)
+    return keys._replace(hidden=0), values._replace(hidden=0), mask

@@ -176,7 +176,7 @@ def rare_work(cache: transformers.Cache) -> tuple[int, int] | None:
         held = layer.keys.shape[T] if layer.keys.dim() == 4 else 0
         return max(0, layer.residual_length - 1 - held), layer.residual_length
     if isinstance(layer, QuantizedLayer):
-        return layer.first_tokens + layer.residual_length + layer.block - 1 - (layer.seen - layer.quantized), layer.block
+        return layer.until_due, layer.block
     if isinstance(layer, GrowingLayer):
         rows = layer.key_rows
         capacity = rows.data.shape[T]
