@@ -8,7 +8,7 @@ import torch
 from tiny_chat import make_model, tiny
 
 import ui  # noqa: F401  (before gradio: telemetry off)
-from kvcache import create, feed
+from kvcache import ENTRIES, create, feed
 from kvcache.chat import models, record
 from kvcache.chat.conversation import Conversation
 from kvcache.chat.engine import Sampling
@@ -76,7 +76,8 @@ def test_a_chat_goes_out_and_comes_in_and_the_next_reply_says_what_was_reused(wi
     other, words = share.read_file(file)
     session = Session("a")
     session.adopt(other, share.settings_of(other))
-    assert session.prepare(Settings("tiny-llama", "sink", {"window_length": 64, "num_sink_tokens": 4}, "", {"max_new_tokens": 6})) == ""  # the form's settings are the file's
+    form = {parameter.name: parameter.default for parameter in ENTRIES["sink"].parameters}
+    assert session.prepare(Settings("tiny-llama", "sink", {**form, "window_length": 64, "num_sink_tokens": 4}, "", {"max_new_tokens": 6})) == ""  # the form's settings are the file's
     *_, done = session.conversation.send("and then")
     assert done.stats.reused == (len(talk.cached_ids) if with_cache else 0)
     assert ("holds" in words) is with_cache and session.conversation.messages[:2] == talk.messages
@@ -257,6 +258,7 @@ def taken_up(text, model="tiny-llama"):
 
 
 def test_a_kept_chat_goes_on_with_its_true_ids_figures_versions_and_endings(session):
+    session.conversation.sampling = Sampling(temperature=2.0, max_new_tokens=6)
     list(session.conversation.regenerate())
     other, words = taken_up(kept_chat(session))
     assert words == "" and other.conversation.turns == session.conversation.turns
