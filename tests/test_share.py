@@ -195,6 +195,8 @@ def test_a_message_that_is_tried_again_leaves_what_came_of_it_as_a_branch(sessio
     assert session.conversation.messages == before[:2]
     session.branches.switch(session, 0)
     assert session.conversation.messages == before
+    assert session.branches.retry(session, 1) == before[0]["content"] and session.conversation.messages == []
+    session.branches.switch(session, 0)
     with pytest.raises(ValueError, match="The turn to retry"):
         session.branches.retry(session, 4)
 
@@ -254,10 +256,11 @@ def taken_up(text, model="tiny-llama"):
     return session, kept.take_up(session, text, model)
 
 
-def test_a_kept_chat_goes_on_with_its_true_ids_figures_and_endings(session):
-    session.endings = {1: "stopped"}
+def test_a_kept_chat_goes_on_with_its_true_ids_figures_versions_and_endings(session):
+    list(session.conversation.regenerate())
     other, words = taken_up(kept_chat(session))
-    assert words == "" and other.conversation.turns == session.conversation.turns and other.endings == {1: "stopped"}
+    assert words == "" and other.conversation.turns == session.conversation.turns
+    assert len(other.conversation.turns[-1].versions) == 2 and {turn.reason for turn in other.conversation.turns} == {"length"}
     assert view.chat_messages(other) == view.chat_messages(session)
     assert other.prepare(session.settings) == ""  # nothing has changed
     assert say(other, "and then").note.endswith("the page was opened anew")
@@ -302,13 +305,15 @@ def test_what_is_damaged_foreign_or_old_is_a_sentence_and_a_fresh_page(session, 
 
 
 def test_turns_that_would_unfold_to_more_than_is_kept_are_refused():
-    turn = {"prompt_text": [0, "x" * 1_000_000], "prompt_ids": [0, []], "reply_ids": []}
-    with pytest.raises(RecordError):
-        kept.unfolded([turn, *[{**turn, "prompt_text": [1_000_000, ""]}] * 10_000])
+    turn = {"prompt_text": [0, "x" * 1_000_000], "prompt_ids": [0, []], "reply_ids": [], "versions": []}
+    again = {**turn, "prompt_text": [1_000_000, ""]}
+    for turns in ([turn, *[again] * 10_000], [{**turn, "versions": [again] * 10_000}]):
+        with pytest.raises(RecordError):
+            kept.unfolded(turns)
 
 
 def test_a_chat_with_a_model_that_is_not_here_goes_on_with_another_and_says_so(session):
-    text = kept_chat(session).replace('"model": "tiny-llama", "endings"', '"model": "somebody/gone", "endings"')
+    text = kept_chat(session).replace('"model": "tiny-llama", "record"', '"model": "somebody/gone", "record"')
     other, words = taken_up(text)
     assert "somebody/gone, which is not on this computer" in words and other.conversation.messages == session.conversation.messages
     assert not other.conversation.ids and "opened anew" in say(other, "and then").note

@@ -223,25 +223,41 @@ def whole_model(architecture):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [*SHARED, "t5gemma"])
-def test_two_processes_that_share_a_model_say_what_one_says_on_every_cache(architecture, tmp_path):
-    whole = t5gemma() if architecture == "t5gemma" else whole_model(architecture)
-    whole.save_pretrained(tmp_path / "model")
-    launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(tmp_path), architecture]
-    ended = subprocess.run(launched, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def test_two_processes_that_share_a_model_say_what_one_says_on_every_cache(tmp_path):
+    models = {**{name: whole_model(name) for name in SHARED}, "t5gemma": t5gemma()}
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name / "model")
+    launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(tmp_path)]
+    ended = subprocess.run(launched, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    said = [line for line in ended.stdout.splitlines() if "as one process" in line]
-    suited = ["encoder_decoder"] if architecture == "t5gemma" else [name for name, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(whole)]
-    assert {line.split()[0] for line in said} == set(suited) and len(said) >= 2 * len(suited), ended.stdout
+    for name, model in models.items():
+        suited = {each for each, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(model)}
+        for number in (1, 2):
+            assert {line.split()[0] for line in (tmp_path / name / f"said by {number}").read_text().splitlines()} == suited, name
 
 
-def one_of_two(folder, architecture):
-    """What each of the two processes does: every cache on its part of the model, beside the whole model at home."""
+def one_of_two(folder):
+    """What each of the two processes does: every cache on its part of every model, beside the whole model at home."""
     torch.set_num_threads(1)
-    if architecture == "t5gemma":
-        return with_an_encoder(folder)
-    whole = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
-    part = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    for name in SHARED:
+        with_every_cache(folder / name, name)
+    with_an_encoder(folder / "t5gemma")
+
+
+def loaded(maker, folder):
+    """The whole model, and this process's part of it."""
+    path, parallel = folder / "model", DistributedConfig(tp_plan="auto")
+    return maker.from_pretrained(path, dtype=torch.float64).eval(), maker.from_pretrained(path, dtype=torch.float64, distributed_config=parallel).eval()
+
+
+def note(folder, part, *words):
+    """Another cache that is as in one process."""
+    with (folder / f"said by {shard_of(part)[0]}").open("a") as file:
+        print(*words, file=file)
+
+
+def with_every_cache(folder, architecture):
+    whole, part = loaded(transformers.AutoModelForCausalLM, folder)
     number, count = shard_of(part)
     assert count == 2 and shard_of(whole) is None and processes_of(part.config) == (1 if architecture == "bamba" else 2) and processes_of(whole.config) == 1
     assert "tensor parallel" in CompiledStep(part).why_not(kvcache.create("dynamic", part))
@@ -252,13 +268,12 @@ def one_of_two(folder, architecture):
                     kvcache.create(name, part, **settings)
                 continue
             as_one_process(name, settings, whole, part, number, folder, singly=architecture in RECURRENT)
-            print(name, settings, "as one process", flush=True)
+            note(folder, part, name, settings)
 
 
 @torch.no_grad()
 def with_an_encoder(folder):
-    kind = transformers.T5GemmaForConditionalGeneration
-    models = whole, part = kind.from_pretrained(folder / "model", dtype=torch.float64).eval(), kind.from_pretrained(folder / "model", dtype=torch.float64, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    models = whole, part = loaded(transformers.T5GemmaForConditionalGeneration, folder)
     heard, ids = token_ids(1, 40), token_ids(1, 80, seed=1)
     for own in ("dynamic", "static", "sliding_window", "quantized"):
         caches = [kvcache.create("encoder_decoder", model, self_cache=own) for model in models]
@@ -272,7 +287,7 @@ def with_an_encoder(folder):
         assert all(nbytes == 2 * mine[kind] for kind, nbytes in home.items()), own
         with pytest.raises(ValueError, match="not predicted, only measured"):
             kvcache.predict_memory("encoder_decoder", part, 70, source_tokens=40, self_cache=own)
-        print("encoder_decoder", own, "as one process", flush=True)
+        note(folder, part, "encoder_decoder", own)
 
 
 def as_one_process(name, settings, whole, part, number, folder, singly):
@@ -321,4 +336,4 @@ def assert_bytes_are_this_processs(name, settings, whole, part):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    one_of_two(Path(sys.argv[1]), sys.argv[2])
+    one_of_two(Path(sys.argv[1]))

@@ -63,11 +63,11 @@ class Branches:
 
     def retry(self, session: Any, turn: int | str | None) -> str | None:
         """Fork before a turn and return its message, to be sent again; None for the last turn, whose reply is made again in its place. Raises ValueError."""
-        turn = _turn(session.conversation, turn, 1, "retry")
+        turn = _turn(session.conversation, turn, "retry")
         if turn == len(session.conversation.turns):
             return None
         text = session.conversation.turns[turn - 1].user
-        self.fork(session, turn - 1)
+        self._fork(session, turn - 1)
         return text
 
     def switch(self, session: Any, number: int) -> None:

@@ -344,12 +344,12 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
              tab.more.click(pressed(MORE), None, accepted, **quick),
              tab.branches.retry.click(accept_retry, tab.branches.turn, [*accepted, tab.notice, tab.branches.turn, tab.branches.list], **quick))
     answered = [fetched(found_again(event, tab, registry), tab.model).then(send, tab.settings | {tab.ticket}, painted, **compute) for event in taken]
-    tab.older.click(step(-1), None, painted, **quick)
-    tab.newer.click(step(1), None, painted, **quick)
+    stepped = [button.click(step(by), None, painted, **quick) for button, by in ((tab.older, -1), (tab.newer, 1))]
     undone = tab.undo.click(undo, None, painted, **quick)
     cleared = tab.clear.click(clear, None, painted, **quick)
     for event in (*answered, undone, cleared):
         give_back_after(event, tab.message, registry, lambda session: session.chat_box)
+    for event in (*answered, *stepped, undone, cleared):
         keep_after(event, tab, registry)
     tab.message.stop(stops(registry, lambda session: session.chat_box), None, None, **quick)
     wire_setup(tab, header, registry, page, forms, opened)
