@@ -192,6 +192,7 @@ def fitted(grouped: torch.Tensor, nbits: int, middle: float, power: int) -> tupl
 
     A square error weighs as the deviation from the group's mean to this `power`. Measured against levels from minimum to maximum for
     keys and over the middle 0.7 for values: attention errs 7 % less with loud channels and with the bundled model's, whose KL falls from .015 to .007.
+    Rotated, four texts each: with 4-bit keys fitted KL falls by 3 to 23 % on SmolLM2-135M and by 26 % to none (+1 %) on the bundled model; with 2-bit values begun over all of the range by 22 to 38 %, and 6 to 32 %.
     """
     codes, scale, minimum = _uniform(grouped, nbits, middle)
     weights = (grouped - total(grouped.clone()) / grouped.shape[-1]).abs().pow(power) + TINY
