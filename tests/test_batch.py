@@ -84,7 +84,7 @@ def test_pieces_of_any_lengths_beside_each_other_say_what_they_say_alone(name):
     batch, twins = kvcache.Batch(model=model), []
     for kind, tokens in rows:
         for take in (batch.join, twins.append):
-            take(filled(model, kind, tokens, **KINDS.get(kind, {"budget": 40})) if tokens else kvcache.create(kind, model, **KINDS.get(kind, {"budget": 40})))
+            take(filled(model, kind, tokens, **KINDS.get(kind, {"budget": 40})) if tokens else kvcache.create(kind.split()[0], model, **KINDS.get(kind, {"budget": 40})))
     for _ in range(6):
         pieces = [[chance.randrange(1, 97) for _ in range(chance.choice((1, 1, 1, 2, 9, 20)))] for _ in rows]
         pieces[chance.randrange(len(rows))] = [5, 6, 7]

@@ -330,7 +330,7 @@ def test_buffers_that_lie_otherwise_in_memory_are_read_right(part, dtype):
     buffer = getattr(layer, part)
     buffer.data = buffer.data.transpose(1, 2).contiguous().transpose(1, 2)
     assert not buffer.data.is_contiguous()
-    states, query = layer._attended(torch.empty(2, 3, 1, 64)), queries(2, 6, 64).to(dtype)
+    states, query = layer._attended(1), queries(2, 6, 64).to(dtype)
     expected = SDPA(query.float(), *(state.held.dense().float() for state in states), enable_gqa=True)
     torch.testing.assert_close(SDPA(query, *states, enable_gqa=True), expected.to(dtype), **(CLOSE if dtype == torch.float32 else dict(atol=0.02, rtol=0.02)))
 
@@ -396,7 +396,7 @@ def test_a_layer_that_dropped_its_oldest_blocks_is_read_from_where_its_codes_beg
             getattr(layer, f"{side}_{part}").drop_front(dropped * count)
     expected = layer.readable()
     query = queries(batch, 2 * heads, 64)
-    torch.testing.assert_close(SDPA(query, *layer._attended(query[:, :, :1]), enable_gqa=True), SDPA(query, *expected, enable_gqa=True), **CLOSE)
+    torch.testing.assert_close(SDPA(query, *layer._attended(1), enable_gqa=True), SDPA(query, *expected, enable_gqa=True), **CLOSE)
 
 
 @pytest.mark.parametrize("tokens", [2, 7, 64, 65, 90])

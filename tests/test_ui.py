@@ -135,7 +135,7 @@ def built_form(name, **options):
 def test_a_form_reads_back_the_chosen_cache_and_only_its_own_parameters():
     form = built_form("sink", values={"window_length": 64})
     values = {form.cache: "sink"} | {widget: widget.value for widget in form.widgets.values()}
-    assert form.read(values) == ("sink", {"window_length": 64, "num_sink_tokens": 4})
+    assert form.read(values) == ("sink", {**kvcache.ENTRIES["sink"].defaults(), "window_length": 64, "residual_length": 0})
 
 
 def test_picking_a_cache_shows_its_group_alone():

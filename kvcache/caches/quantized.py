@@ -74,7 +74,7 @@ class QuantizedLayer(Layer):
     }  # fmt: skip
     settings = ("backend", "bits", "block", "residual_length", "token_group", "axes", "compute_dtype", "first_tokens", "rotate")
     is_croppable = True
-    record_past = False
+    drafting = False  # may what comes be taken back? (`record_past` is the states' where a layer has both)
     dropped = 0  # tokens of blocks behind the first ones that were let go of, as windows do
     keeps_first = True  # do the first tokens stay whatever is let go of?
     read_by: str | None = None  # what read the codes for the last attention
@@ -195,15 +195,15 @@ class QuantizedLayer(Layer):
 
     def activate_past_recording(self) -> None:
         """From now on round tokens one `update` or `crop` later, so that a draft which is taken back has rounded nothing."""
-        self.record_past = True
+        self.drafting = True
 
     def _drafting(self, n: int) -> bool:
         """Are the next `n` tokens a draft's, which may be taken back?"""
-        return self.record_past
+        return self.drafting
 
     def reset(self) -> None:
         super().reset()
-        self.record_past = False
+        self.drafting = False
 
     def trim(self) -> None:
         self._flush()
