@@ -27,6 +27,7 @@ if CHROMIUM is None and os.environ.get("CI") != "true":
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 
 expect.set_options(timeout=WAIT)
+CUT_OFF = ("BodyStreamBuffer was aborted", "Connection errored out")  # what Gradio's page says of a stream that a reload has cut off
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def visit(browser, server):
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WAIT)
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" and not any(words in message.text for words in CUT_OFF) else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if is_here(request.url) else wrong.append(request.url))
         page.goto(server[0] + query)
@@ -433,7 +434,7 @@ def test_a_chat_that_begins_before_the_first_model_is_read_stays_and_gets_its_he
     go_on.set()
     expect(page.locator("#kv-header")).to_contain_text("tiny-llama")
     expect(page.locator("#kv-predicted table")).to_be_visible()
-    expect(page.locator("#kv-chatbot .kv-stats")).to_have_count(1)
+    expect(page.locator("#kv-chatbot details.kv-stats")).to_have_count(1)
 
 
 def test_a_chart_that_changed_while_another_tab_was_open_is_drawn_on_the_way_back(visit):
@@ -441,7 +442,7 @@ def test_a_chart_that_changed_while_another_tab_was_open_is_drawn_on_the_way_bac
     longest_reply(page, 16)
     send(page, WORDS)
     page.get_by_role("tab", name="Learn").click()
-    expect(page.locator("#kv-chatbot .kv-stats")).to_contain_text("tok/s")
+    expect(page.locator("#kv-chatbot details.kv-stats")).to_contain_text("tok/s")
     page.wait_for_function("document.querySelector('#kv-history .kv-words').textContent.includes('tokens processed')")
     page.wait_for_timeout(1000)
     page.get_by_role("tab", name="Chat").click()
@@ -518,7 +519,7 @@ def test_a_reload_keeps_thread_settings_tab_and_draft_and_the_next_reply_says_wh
     line = finished(page, 2)
     assert "written 7" in line and "reused 0 ·" in line
     expect(page.locator("#kv-chatbot .kv-why")).to_contain_text("the page was opened anew")
-    expect(page.locator("#kv-notice")).to_have_text("The reply has reached its longest length; raise it under Sampling to hear more.")  # and no word of other settings
+    expect(page.locator("#kv-notice")).to_have_text("The reply has reached its longest length: Continue, under it, goes on from there.")  # and no word of other settings
 
 
 def test_clear_then_reload_is_empty_and_a_new_tab_begins_with_the_latest(visit, all_here):
@@ -973,6 +974,6 @@ def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path, 
         expect(page.locator("#kv-share-notice")).to_contain_text(words)
     send(page, "and then")
     finished(page, 2)
-    assert int(re.search(r"reused ([\d,]+)", page.locator("#kv-chatbot .kv-stats").last.inner_text()).group(1).replace(",", "")) > 10
+    assert int(re.search(r"reused ([\d,]+)", page.locator("#kv-chatbot details.kv-stats").last.inner_text()).group(1).replace(",", "")) > 10
     page.locator("#kv-python").click()
     expect(page.locator("#kv-code .cm-content")).to_contain_text("kvcache.create('quantized', model")
