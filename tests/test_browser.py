@@ -949,7 +949,7 @@ def test_a_link_opens_the_page_as_it_was_set_up_and_says_what_it_can_not_have(vi
     expect(page.locator("#kv-predicted table")).to_be_visible()
     page.get_by_text("Keep and share").click()
     page.locator("#kv-link").click()
-    expect(page.locator("#kv-address textarea")).to_have_value(re.compile(r".*\?model=.*&cache=sink&window_length=64&tab=chat"))
+    expect(page.locator("#kv-address textarea")).to_have_value(re.compile(r".*\?model=.*&cache=sink&window_length=64&residual_length=0&tab=chat"))
 
 
 def test_a_chat_goes_out_as_a_file_and_comes_in_with_its_cache(visit, tmp_path, monkeypatch):
