@@ -17,6 +17,7 @@ from gradio_client.exceptions import AppError
 from started import started_page
 
 import app
+import kvcache
 from kvcache.chat import models, scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,7 +149,7 @@ def test_the_catalog_lists_models_and_caches_with_their_parameters(client):
     names = [cache["name"] for cache in listed["caches"]]
     assert {"dynamic", "static", "sliding_window", "sink", "quantized"} <= set(names)
     sink = listed["caches"][names.index("sink")]
-    assert {parameter["name"] for parameter in sink["parameters"]} == {"window_length", "num_sink_tokens"}
+    assert {parameter["name"] for parameter in sink["parameters"]} == {*kvcache.ENTRIES["sink"].defaults()} > {"window_length", "num_sink_tokens"}
     assert any(model["id"] == listed["default_model"] for model in listed["models"])
     json.dumps(listed)
 
