@@ -228,7 +228,7 @@ def test_two_processes_that_share_a_model_say_what_one_says_on_every_cache(tmp_p
     for name, model in models.items():
         model.save_pretrained(tmp_path / name / "model")
     launched = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, str(tmp_path)]
-    ended = subprocess.run(launched, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ended = subprocess.run(launched, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)})
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for name, model in models.items():
         suited = {each for each, entry in kvcache.ENTRIES.items() if not entry.why_not_alone(model)}
