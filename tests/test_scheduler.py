@@ -126,6 +126,20 @@ def test_prompts_are_read_beside_what_is_written_in_one_forward(monkeypatch):
     assert [ids_of(events_of(row)) for row in rows] == [alone(loaded, n, prompt, tokens=6) for n, prompt in enumerate(prompts)]
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_prompts_of_which_a_tick_takes_one_are_read_though_nobody_shares_its_forward(shares, monkeypatch):
+    """Two chunks that are too long for one tick, and beside a writer whose cache stands alone."""
+    monkeypatch.setattr(scheduler, "TICK_TOKENS", 16)
+    loaded, prompts = tiny(), [some_ids(40 + n, seed=n) for n in range(3)]
+    rows = [row_of(loaded, n, prompt) for n, prompt in enumerate(prompts)]
+    rows[0].shares = shares
+    made = by_hand(loaded, rows[0])
+    made.tick()
+    made.waiting.extend(rows[1:])
+    finish(made)
+    assert [ids_of(events_of(row)) for row in rows] == [alone_in_chunks(loaded, n, prompt) for n, prompt in enumerate(prompts)]
+
+
 @pytest.mark.parametrize("broken", [0, 1, 2, 3])
 def test_a_row_that_breaks_while_its_prompt_is_read_beside_others_leaves_alone(broken, monkeypatch):
     """Those whose chunks were in the same forward go on as if they had been read alone; sinks that it left in parts are filled anew."""

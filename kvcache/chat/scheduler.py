@@ -231,7 +231,7 @@ class Scheduler:
             if row.again or not row.shares or sum(len(each.asks.ids) for each in (*chosen, row)) > TICK_TOKENS:
                 break
             chosen.append(row)
-        return chosen
+        return chosen if len(chosen) + sum(row.shares for row in self.writing) > 1 else []
 
     def _write(self, chunks: Sequence[Row] = ()) -> None:
         """Feed one token of everybody who is writing, and these chunks beside."""
