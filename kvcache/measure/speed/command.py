@@ -90,6 +90,8 @@ def device_setup(name: str) -> Setup:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ValueError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from error
+    if device.type == "meta":
+        raise ValueError("on the device 'meta' nothing is computed, so nothing takes time: name one that computes")
     poor = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
     return Setup(device, torch.float16 if poor or device.type == "mps" else torch.bfloat16)
 
