@@ -12,7 +12,7 @@ from ..architecture import FULL_TYPES, WINDOWED_TYPES, decoder_config, layer_typ
 from ..cache import Cache, build_layers
 from ..entry import Entry, Parameter, all_but
 from ..kernels.packed import Packed
-from ..layer import Buffer, T, capacity_for
+from ..layer import Buffer, Layer, T, capacity_for
 from ..predict import Shape
 from ..read_only import read_only
 from ..rope import Rope, RopeError, rope_for, verify_rope
@@ -24,7 +24,30 @@ from .quantized import FULL, WINDOW_BITS, QuantizedWindowLayer, bits_suffix, rou
 NO_DRAFTS = "SinkCache cannot decode with drafts (prompt lookup, an assistant): what it evicts for a draft cannot come back"
 
 
-class SinkLayer(WindowLayer):
+class Sinks(Layer):
+    """What layers with sinks have in common, however they store their window."""
+
+    rope: Rope | None
+
+    @property
+    def rotates(self) -> bool:
+        """Do the sinks' keys move with the window?"""
+        return self.rope is not None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a window's. Of `cache_kwargs`, "partial_rotation_size" must be what the config rotates, or ValueError.
+
+        "sin" and "cos", which 4.48's models passed, are not used. They tell how far each frequency has turned, but not
+        which dims turn together: Llama pairs dims half a head apart and GLM neighbours, with the same sin and cos. A
+        rotation guessed from them would be wrong in silence; the one from the config is exact.
+        """
+        _check_rotation(self.rope, cache_kwargs)
+        return super().update(key_states, value_states)
+
+
+class SinkLayer(Sinks, WindowLayer):
     """The first `num_sink_tokens` and the latest others, `window_length` in all.
 
     Stores keys, values [B, H, held, D], the sinks first, and the sinks' keys as they came. When tokens are evicted the
@@ -40,23 +63,6 @@ class SinkLayer(WindowLayer):
         super().__init__(window_length)
         self.num_sink_tokens, self.rope = whole_number("num_sink_tokens", num_sink_tokens, 0, high=self.window_length - 1), rope
         self.sink_keys = Buffer(self.num_sink_tokens)
-
-    @property
-    def rotates(self) -> bool:
-        """Do the sinks' keys move with the window?"""
-        return self.rope is not None
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As WindowLayer's. Of `cache_kwargs`, "partial_rotation_size" must be what the config rotates, or ValueError.
-
-        "sin" and "cos", which 4.48's models passed, are not used. They tell how far each frequency has turned, but not
-        which dims turn together: Llama pairs dims half a head apart and GLM neighbours, with the same sin and cos. A
-        rotation guessed from them would be wrong in silence; the one from the config is exact.
-        """
-        _check_rotation(self.rope, cache_kwargs)
-        return super().update(key_states, value_states)
 
     def refuse_drafts(self) -> None:
         """Always: a draft that is taken back would have to bring evicted tokens back with it."""
@@ -137,7 +143,7 @@ class SinkLayer(WindowLayer):
         return [(fate, count) for fate, count in fates if count]
 
 
-class QuantizedSinkLayer(QuantizedWindowLayer):
+class QuantizedSinkLayer(Sinks, QuantizedWindowLayer):
     """As SinkLayer, what is behind the latest `residual_length` tokens in blocks of codes. The sinks stay as they came.
 
     They are rotated where they are read, by all that has been evicted: the window's keys stay as they are, and so do their codes.
@@ -153,18 +159,6 @@ class QuantizedSinkLayer(QuantizedWindowLayer):
     @property
     def num_sink_tokens(self) -> int:
         return self.first_tokens
-
-    @property
-    def rotates(self) -> bool:
-        """Do the sinks' keys move with the window?"""
-        return self.rope is not None
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As SinkLayer's."""
-        _check_rotation(self.rope, cache_kwargs)
-        return super().update(key_states, value_states)
 
     def refuse_drafts(self) -> None:
         """Always, as SinkLayer does."""
