@@ -14,6 +14,7 @@ from .events import (
     CHART_SECONDS,
     COMPARE_QUEUE,
     PAINT_SECONDS,
+    buttons,
     fetched,
     give_back_after,
     in_turn,
@@ -236,12 +237,7 @@ def wire_compare(chat: ChatTab, tab: CompareTab, registry: Registry) -> None:
         box = registry.get(key_of(request)).compare_box
         return {tab.message: layout.STOP_BUTTON | {"value": ""}, tab.ticket: box.ticket} if box.take(text) else gr.skip()
 
-    def pressed(wanted):
-        def accept(request: gr.Request):
-            box = registry.get(key_of(request)).compare_box
-            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
-
-        return accept
+    pressed = buttons(tab, registry, lambda session: session.compare_box)
 
     def send(values, request: gr.Request):
         session = registry.get(key_of(request))

@@ -161,6 +161,18 @@ def in_turn(box: Outbox, answer: Callable[[Any], Iterator[dict]], taken_back: Ca
         box.done()
 
 
+def buttons(tab: Any, registry: Registry, box_of: Callable[[Session], Outbox]) -> Callable:
+    """For what is wanted without a message, the handler of its button, which has it wait for its turn in a tab's box."""
+    def pressed(wanted):
+        def accept(request: gr.Request):
+            box = box_of(registry.get(key_of(request)))
+            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
+
+        return accept
+
+    return pressed
+
+
 def stops(registry: Registry, box_of: Callable[[Session], Outbox]) -> Callable:
     """A handler that stops what waits or runs in one tab."""
     def stop(request: gr.Request):
@@ -263,12 +275,7 @@ def wire_chat(tab: ChatTab, header: gr.HTML, registry: Registry, page: gr.Blocks
             taken[tab.message] = layout.STOP_BUTTON  # what is being typed stays
         return taken
 
-    def pressed(wanted):
-        def accept(request: gr.Request):
-            box = registry.get(key_of(request)).chat_box
-            return {tab.message: layout.STOP_BUTTON, tab.ticket: box.ticket} if box.take(wanted) else gr.skip()
-
-        return accept
+    pressed = buttons(tab, registry, lambda session: session.chat_box)
 
     def accept_retry(turn, request: gr.Request):
         """Take the message of a turn again; the replies since stay as a branch."""
