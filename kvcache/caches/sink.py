@@ -44,7 +44,7 @@ class Sinks(Layer):
         rotation guessed from them would be wrong in silence; the one from the config is exact.
         """
         _check_rotation(self.rope, cache_kwargs)
-        return super().update(key_states, value_states)
+        return super().update(key_states, value_states)  # type: ignore[safe-super]  # the window beside it has one
 
 
 class SinkLayer(Sinks, WindowLayer):
