@@ -27,7 +27,7 @@ if CHROMIUM is None and os.environ.get("CI") != "true":
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
 
 expect.set_options(timeout=WAIT)
-CUT_OFF = ("BodyStreamBuffer was aborted", "Connection errored out")  # what Gradio's page says of a stream that a reload has cut off
+CUT_OFF = ("BodyStreamBuffer was aborted", "Connection errored out", "signal is aborted without reason")  # what Gradio's page says of a stream that a reload has cut off
 
 
 @pytest.fixture(scope="module")

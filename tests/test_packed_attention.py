@@ -248,7 +248,7 @@ def test_each_token_reads_what_decoding_would_have_given_it():
     for step in range(64):
         new = [torch.randn(2, 3, 1, 64, generator=torch.Generator().manual_seed(2 * step + side)) for side in (0, 1)]
         states = layers[0].update(*new)
-        layers[1].record_past = True  # rounds one update later, so what it holds is what the token should read
+        layers[1].drafting = True  # rounds one update later, so what it holds is what the token should read
         layers[1].update(*new)
         for state, plain in zip(dense(states), (layers[1].keys, layers[1].values)):
             assert torch.equal(state, plain)
