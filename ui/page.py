@@ -50,9 +50,17 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
         quality.wire_quality(measured, registry)
         calculator.wire_calculator(calculated, opened)
         wire_api(registry, model)
+    spare_the_browser(page, header)
     page.queue(api_open=False)  # or a caller could pass by the queue, and be more than people at once
     watch(registry)
     return page
+
+
+def spare_the_browser(page: gr.Blocks, header: gr.HTML) -> None:
+    """At every frame of a reply Gradio's page goes through whatever has shown an event's progress before, all outputs where it is hidden: name one in their place."""
+    for event in page.fns.values():
+        if event.show_progress == "hidden" and len(event.outputs) > 1:
+            event.show_progress_on = [header]
 
 
 def warm_up(model: str) -> None:
