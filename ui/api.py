@@ -81,7 +81,7 @@ def settings_from(model: str, cache: str, parameters: dict | None, system: str, 
 
 
 def answer(registry: Registry, key: str, message: str, wanted: Settings, reset: bool = False) -> Iterator[dict]:
-    """Send one message in the session of that key; yields the reply so far about ten times a second, then the whole answer. Raises gr.Error with a sentence."""
+    """Send one message in the session of that key; yields the reply so far about seven times a second, then the whole answer. Raises gr.Error with a sentence."""
     session = registry.get(key)
     session.from_api = True
     with occupied(session.chat_box) as stop:

@@ -27,8 +27,8 @@ COMPARE_QUEUE = {"concurrency_id": "compare", "concurrency_limit": 2}  # each ta
 LOST = "The server no longer has this conversation: it was started again, or the page was away for too long. This message begins a new one."
 FOUND = "The server no longer had this conversation: it goes on as this browser kept it."
 ASK = "lost"  # what has the browser send the chat that it kept, before the turn comes
-PAINT_SECONDS = 0.1
-CHART_SECONDS = 0.25
+PAINT_SECONDS = 0.15
+CHART_SECONDS = 0.5
 
 
 def read_settings(tab: ChatTab, values: Mapping) -> Settings:
@@ -47,7 +47,7 @@ def key_of(request: gr.Request | None) -> str:
 
 def reply(tab: ChatTab, registry: Registry, session: Session, wanted: Settings, ask: Callable, typed: str = "", note: str = ""
           ) -> Iterator[dict]:
-    """Answer and paint: about ten times a second the text, four times the charts.
+    """Answer and paint: about seven times a second the text, twice the charts.
 
     `ask(conversation, stop)` starts the reply. `typed` is the message to give back if it is refused; `note` is said above the box.
     """
