@@ -1,5 +1,6 @@
 """Start the playground: `python app.py`, then open the address it prints."""
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -52,6 +53,7 @@ def main() -> None:
     health.TURNS.setLevel(logging.INFO)
     registry, model = Registry(), given.model or models.DEFAULT
     blocks = page.build(model, registry)
+    gc.freeze()  # what is imported stays: looking through it for garbage would hold everybody up for a quarter of a second
     signal.signal(signal.SIGTERM, stop)
     try:
         app, _, _ = blocks.launch(server_name=given.host, server_port=given.port, share=given.share, prevent_thread_lock=True, **theme.launch_options())

@@ -24,6 +24,14 @@ def pytest_xdist_auto_num_workers(config) -> int:
     return min(os.cpu_count() or 1, 4) if config.args_source is config.ArgsSource.TESTPATHS else 0
 
 
+FIRST = ("test_browser", "test_adding_a_cache", "test_weights", "test_every_architecture", "test_cuda_kernels")  # begun last, one worker would be left alone with them
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """The files that take longest before all others."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def attention_loops():
     from kvcache.kernels import cpu

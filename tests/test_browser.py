@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from started import started_page
 
 from kvcache.chat import models
@@ -863,6 +864,27 @@ def test_a_screen_reader_hears_words_and_tabs_take_arrow_keys(visit):
     expect(page.get_by_role("tab", name="Learn")).to_be_focused()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Chat")).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.parametrize("size,scheme", [(DESK, "dark"), (PHONE, "light")], ids=["desk-dark", "phone-light"])
+def test_axe_finds_nothing_serious_on_any_tab(size, scheme, visit):
+    page = visit(size, scheme)
+    if size is PHONE:
+        page.get_by_role("button", name="All settings").click()
+    longest_reply(page, 5)
+    send(page, WORDS)
+    finished(page, 1)
+    found = []
+    for tab in ("Chat", "Compare", "Measure", "Calculator", "Learn"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
+        if tab == "Compare":
+            send(page, WORDS, "#kv-compare-message")
+            expect(page.locator("#kv-downloads a")).to_have_count(2)
+        page.wait_for_timeout(500)  # what fades in has too little contrast while it does
+        faults = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+        found += [(tab, fault["id"], fault["nodes"][0]["html"][:200]) for fault in faults if fault["impact"] in ("serious", "critical")]
+    assert not found
 
 
 def test_fork_is_there_once_there_is_a_turn_and_goes_behind_the_last_by_itself(visit):

@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import re
+import sys
 import threading
 import weakref
 from functools import cache
@@ -491,6 +492,28 @@ def test_a_busy_session_keeps_its_cache():
     with session.at_work():
         assert registry.make_room() == [] and session.nbytes > 0
     assert registry.make_room(keep=session) == [] and session.nbytes > 0 and registry.make_room() == ["a"]
+
+
+def test_bytes_are_counted_while_other_threads_free_what_is_counted():
+    registry, over = Registry(), threading.Event()
+    session = registry.get("comes and goes")
+    say(session, WORDS)
+    loaded = session.conversation.loaded
+
+    def come_and_go():
+        while not over.is_set():
+            session.conversation.detach()
+            session.conversation.attach(loaded)
+
+    frees, interval = threading.Thread(target=come_and_go), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    frees.start()
+    try:
+        for _ in range(300):
+            assert session.nbytes >= 0
+            registry.make_room(), registry.counts()
+    finally:
+        over.set(), frees.join(), sys.setswitchinterval(interval)
 
 
 def test_a_cache_that_takes_more_than_there_is_is_refused_before_it_is_filled():

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import sys
 import threading
@@ -38,6 +39,7 @@ MEMORY_BUDGET = whole_setting("KVCACHE_MEMORY_BYTES", max(2_000_000_000, psutil.
 MAX_SESSIONS = 500  # beyond this the least recently used is forgotten, messages and all
 API_SECONDS = whole_setting("KVCACHE_API_SECONDS", 600)  # that an API client, who has no tab to close, may be silent before its cache is freed as that of a tab which went
 KEPT_SECONDS = whole_setting("KVCACHE_KEPT_SECONDS", 3600)  # that the messages of a tab stay after it went: it may only have lost its connection
+GIVE_BACK_SECONDS = 10.0  # at least between two times that freed memory is handed to the system: it holds everybody up
 whole_setting("KVCACHE_CONTEXT", 1)  # heard by models.load; one that will not do is to end the start
 
 
@@ -222,9 +224,9 @@ class Session:
     @property
     def nbytes(self) -> int:
         """Bytes of every cache this session holds."""
-        caches = [self.conversation.cache] if self.conversation and self.conversation.loaded else []
-        caches += self.comparison.caches if self.comparison else []
-        aside = [branch.conversation.cache for branch in self.branches.others if branch.conversation.cache is not None]
+        talk, comparison = self.conversation, self.comparison  # read once: another thread may be freeing them
+        caches = [talk.cache if talk else None, *(comparison.caches if comparison else ())]
+        caches, aside = ([cache for cache in some if cache is not None] for some in (caches, [branch.conversation.cache for branch in self.branches.others]))
         return sum(take_snapshot(cache).total for cache in caches) + sum(measure_added(cache, caches + aside[:number]) for number, cache in enumerate(aside))
 
     def release(self) -> None:
@@ -283,6 +285,8 @@ class Registry:
         self.max_sessions = max_sessions
         self._sessions: dict[str, Session] = {}
         self._guard = threading.Lock()
+        self._freeing = threading.Lock()  # one thread frees at a time
+        self._owes_memory, self._gave_back = False, -math.inf  # is freed memory to be handed to the system, and when was it last
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -321,26 +325,31 @@ class Registry:
 
     def make_room(self, keep: Session | None = None) -> list[str]:
         """Free the caches of tabs that have gone, then of idle sessions but `keep`, least recently used first, until the budget holds; returns their keys."""
+        with self._freeing:
+            self._owes_memory = self._free_the_gone() or self._owes_memory
+            if self._owes_memory and time.monotonic() - self._gave_back >= GIVE_BACK_SECONDS:
+                give_back_memory()
+                self._owes_memory, self._gave_back = False, time.monotonic()
+            with self._guard:
+                oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
+            total = prefixes.nbytes() + sum(session.claims or _held(session) for session in oldest_first)
+            freed = []
+            for session in oldest_first:
+                if total <= self.budget:
+                    break
+                if session is not keep and not session.busy and (nbytes := _held(session)):
+                    total -= nbytes
+                    _release(session)
+                    freed.append(session.key)
+            return freed
+
+    def _free_the_gone(self) -> bool:
+        """Free what those hold who have left. Whoever comes back meanwhile is there before it, or afterwards, as `get` waits."""
         with self._guard:
-            oldest_first = sorted(self._sessions.values(), key=lambda session: session.last_used)
-        left = False
-        for session in oldest_first:
-            session.gone = session.gone or is_silent(session)
-            if session.gone and not session.busy and session.holds_caches:
+            left = [session for session in self._sessions.values() if _has_left(session) and not session.busy and session.holds_caches]
+            for session in left:
                 _release(session)
-                left = True
-        if left:
-            give_back_memory()
-        total = prefixes.nbytes() + sum(session.claims or _held(session) for session in oldest_first)
-        freed = []
-        for session in oldest_first:
-            if total <= self.budget:
-                break
-            if session is not keep and not session.busy and session.nbytes:
-                total -= session.nbytes
-                _release(session)
-                freed.append(session.key)
-        return freed
+        return bool(left)
 
     def counts(self) -> dict[str, int]:
         """People here now, those of them for whom something is computed, and the bytes of everybody's caches."""
@@ -392,6 +401,12 @@ def give_back_memory() -> None:
 def is_silent(session: Session) -> bool:
     """Has an API client, who has no tab to close, been away for so long that its caches are freed?"""
     return session.from_api and not session.busy and time.monotonic() - session.last_used > API_SECONDS
+
+
+def _has_left(session: Session) -> bool:
+    """Has its tab gone, or its client fallen silent?"""
+    session.gone = session.gone or is_silent(session)
+    return session.gone
 
 
 def _release(session: Session) -> None:
