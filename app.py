@@ -11,7 +11,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 (who has an older one is to read w
 try:
     import ui  # noqa: F401  (first: switches telemetry off before gradio is imported)
     from kvcache.chat import models, prefixes
-    from ui import health, page, theme
+    from ui import gradio_upkeep, health, page, theme
     from ui.state import Registry
 except ModuleNotFoundError as error:
     raise SystemExit(f"The playground needs {error.name}, which is not installed: pip install -r requirements.txt") from error
@@ -59,6 +59,7 @@ def main() -> None:
         app, _, _ = blocks.launch(server_name=given.host, server_port=given.port, share=given.share, prevent_thread_lock=True, **theme.launch_options())
     except OSError as error:
         raise SystemExit(f"The page cannot listen on {given.host or '127.0.0.1'}, port {given.port or os.environ.get('GRADIO_SERVER_PORT') or 'from 7860 on'}: {error}") from error
+    gradio_upkeep.spare_the_server(app, blocks)
     page.warm_up(model)
     health.serve(app, registry, model)
     try:

@@ -2,7 +2,6 @@
 
 from transformers import __version__ as _transformers
 
-from . import versions
 from .batch import Batch, decode
 from .cache import Cache
 from .caches.dynamic import DynamicCache
@@ -20,6 +19,7 @@ from .caches.static import StaticCache
 from .catalog import ENTRIES, create, load_cache, predict_memory
 from .compact import compact
 from .configs import CacheConfig, QuantizedCacheConfig, StaticCacheConfig
+from .extras import warn_untested
 from .feed import feed
 from .generate import generate, resilient_generate
 from .layer import CropError
@@ -63,4 +63,4 @@ __all__ = [
     "resilient_generate",
 ]
 
-versions.warn_untested(_transformers)
+warn_untested(_transformers)

@@ -1,4 +1,8 @@
-"""Packages that only some features need: what to say where one is not installed, and what is done without."""
+"""The packages beside this one: which releases of transformers the tests run with, what to say where one that only some features need is missing, and what is done without."""
+
+import warnings
+
+TESTED = ("5.23", "5.24")  # releases of transformers
 
 # What is imported -> the package it is of, and the extra that brings that.
 EXTRAS = {
@@ -36,3 +40,10 @@ def total_memory() -> int | None:
     except ImportError:
         return None
     return psutil.virtual_memory().total
+
+
+def warn_untested(version: str) -> None:
+    """Warn of a release of transformers that this library was not tested with; development versions count as their release."""
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        tested = " and ".join(TESTED)
+        warnings.warn(f"kvcache is tested with transformers {tested}, and this is {version}: its caches may be wrong or fail; `pip install 'transformers~={TESTED[-1]}.0'` has none of that", stacklevel=2)

@@ -6,7 +6,7 @@ from tiny_chat import make_model
 
 import ui  # noqa: F401  (before gradio: telemetry off)
 from kvcache.chat import models
-from ui import page, theme
+from ui import gradio_upkeep, page, theme
 from ui.state import Registry
 
 
@@ -24,7 +24,8 @@ def started_page(model=None, port=None):
     registry = Registry()
     blocks = page.build(model, registry)
     try:
-        _, address, _ = blocks.launch(server_port=port, prevent_thread_lock=True, quiet=True, **theme.launch_options())
+        app, address, _ = blocks.launch(server_port=port, prevent_thread_lock=True, quiet=True, **theme.launch_options())
+        gradio_upkeep.spare_the_server(app, blocks)
         yield address, registry
     finally:
         blocks.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kvcache
-from kvcache import extras, versions
+from kvcache import extras
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each room may import from those before it on this list, and from itself.
@@ -109,11 +109,11 @@ def test_what_the_library_and_its_extras_need_is_in_the_requirements():
 
 def test_another_transformers_is_warned_of_and_a_tested_one_is_not():
     with pytest.warns(UserWarning, match="tested with transformers 5.23 and 5.24, and this is 6.0.1"):
-        versions.warn_untested("6.0.1")
+        extras.warn_untested("6.0.1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for version in ("5.23.0", "5.24.0.dev0"):
-            versions.warn_untested(version)
+            extras.warn_untested(version)
 
 
 def test_what_an_extra_brings_is_named_where_it_is_missing():

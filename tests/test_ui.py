@@ -35,6 +35,7 @@ from ui import (
     drift,
     events,
     forms,
+    gradio_upkeep,
     html_parts,
     layout,
     learn,
@@ -1473,3 +1474,16 @@ def test_an_api_client_who_is_silent_frees_its_cache_and_may_come_back(monkeypat
     assert session.nbytes == 0 and page.nbytes > 0
     stats = say(registry.get("client"), "and then")
     assert stats.reused == 0 and "freed" in stats.note
+
+
+def test_gradio_marks_few_widgets_at_a_frame_and_keeps_no_copy_of_the_page_for_a_session():
+    from ui import page
+
+    blocks = page.build("tiny", Registry())
+    hidden = [event for event in blocks.get_config_file()["dependencies"] if event["show_progress"] == "hidden"]
+    assert len(hidden) > 50 and all(len(event["show_progress_on"] or event["outputs"]) <= 1 for event in hidden)
+    app = SimpleNamespace()
+    gradio_upkeep.spare_the_server(app, blocks)
+    session, widget = app.state_holder["somebody"], next(iter(blocks.blocks))
+    session._update_config(widget), session._update_value_in_config(widget, 1)
+    assert session is app.state_holder["somebody"] and session[widget] is blocks.blocks[widget] and len(session.config_values) == 0

@@ -13,6 +13,7 @@ from . import branch_events, calculator, layout, measure_events, quality, recall
 from .api import wire_api
 from .compare_events import wire_compare
 from .events import wire_chat
+from .gradio_upkeep import spare_the_browser
 from .learn import cards_html, choice_html, glossary_html, lead_html
 from .state import Registry, watch
 
@@ -54,13 +55,6 @@ def build(model: str | None = None, registry: Registry | None = None) -> gr.Bloc
     page.queue(api_open=False)  # or a caller could pass by the queue, and be more than people at once
     watch(registry)
     return page
-
-
-def spare_the_browser(page: gr.Blocks, header: gr.HTML) -> None:
-    """At every frame of a reply Gradio's page goes through whatever has shown an event's progress before, all outputs where it is hidden: name one in their place."""
-    for event in page.fns.values():
-        if event.show_progress == "hidden" and len(event.outputs) > 1:
-            event.show_progress_on = [header]
 
 
 def warm_up(model: str) -> None:
