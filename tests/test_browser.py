@@ -651,7 +651,8 @@ def test_a_comparison_fills_threads_table_chart_and_files(visit):
     expect(page.locator("#kv-divergence details[open] .kv-bars")).to_have_count(2)
     for chart in ("quality", "kl"):
         expect(page.locator(f"#kv-compare-{chart} .kv-drawn")).to_be_visible()
-    expect(page.locator("#kv-compare-quality .textpoint")).to_have_count(4)
+    for label in ("Dynamic", "Native 4-bit", "Sink 4 + 124", "Native 2-bit, keys by token"):  # those of points that lie on one another below one another
+        expect(page.locator("#kv-compare-quality .textpoint", has_text=label).first).to_be_attached()
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     with open(download.value.path()) as file:
@@ -866,6 +867,17 @@ def test_a_screen_reader_hears_words_and_tabs_take_arrow_keys(visit):
     expect(page.get_by_role("tab", name="Chat")).to_have_attribute("aria-selected", "true")
 
 
+def faults_that_stay(page, tab):
+    """What axe calls serious or critical, looked at again while it finds any: what fades in, or waits for its figures, has too little contrast for a moment."""
+    for _ in range(6):
+        page.wait_for_timeout(500)
+        faults = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+        found = [(tab, fault["id"], fault["nodes"][0]["failureSummary"]) for fault in faults if fault["impact"] in ("serious", "critical")]
+        if not found:
+            break
+    return found
+
+
 @pytest.mark.parametrize("size,scheme", [(DESK, "dark"), (PHONE, "light")], ids=["desk-dark", "phone-light"])
 def test_axe_finds_nothing_serious_on_any_tab(size, scheme, visit):
     page = visit(size, scheme)
@@ -881,9 +893,7 @@ def test_axe_finds_nothing_serious_on_any_tab(size, scheme, visit):
         if tab == "Compare":
             send(page, WORDS, "#kv-compare-message")
             expect(page.locator("#kv-downloads a")).to_have_count(2)
-        page.wait_for_timeout(500)  # what fades in has too little contrast while it does
-        faults = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-        found += [(tab, fault["id"], fault["nodes"][0]["html"][:200]) for fault in faults if fault["impact"] in ("serious", "critical")]
+        found += faults_that_stay(page, tab)
     assert not found
 
 

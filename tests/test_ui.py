@@ -1487,3 +1487,9 @@ def test_gradio_marks_few_widgets_at_a_frame_and_keeps_no_copy_of_the_page_for_a
     session, widget = app.state_holder["somebody"], next(iter(blocks.blocks))
     session._update_config(widget), session._update_value_in_config(widget, 1)
     assert session is app.state_holder["somebody"] and session[widget] is blocks.blocks[widget] and len(session.config_values) == 0
+
+
+def test_labels_of_points_that_lie_on_one_another_stand_below_one_another():
+    points = [(0, "Dynamic", 600_000, 0.0), (1, "4 bits", 610_000, 0.0), (2, "Sink", 650_000, 0.02), (3, "2 bits", 2_000_000, 0.02)]
+    drawn = charts.quality_figure(points)["data"]
+    assert [trace["name"] for trace in drawn] == ["Dynamic", "4 bits", "Sink", "2 bits"] and [trace["text"] for trace in drawn] == [["Dynamic<br>4 bits"], [""], ["Sink"], ["2 bits"]]

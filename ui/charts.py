@@ -263,7 +263,8 @@ def compare_figure(columns: Sequence[tuple[str, History]], dynamic_nbytes: Calla
 def quality_figure(points: Sequence[tuple[int, str, int, float]]) -> dict:
     """Mean KL over bytes in use, both logarithmic, a labelled point per column. points: (column, label, bytes, nats)."""
     by_size = sorted(points, key=lambda point: point[2])
-    data = [_quality_point(*point, "top center" if place % 2 else "bottom center") for place, point in enumerate(by_size)]
+    words = _beside_one_another(by_size)
+    data = [_quality_point(*point, words[place], "bottom center" if place % 2 and "<br>" not in words[place] else "top center") for place, point in enumerate(by_size)]
     sizes = [nbytes for _, _, nbytes, _ in points]
     marks = ticks([*sizes, min(sizes) / 2, max(sizes) * 2])
     across = {"type": "log", "title": {"text": "bytes in use", "standoff": 6}, "tickmode": "array", "tickvals": marks, "ticktext": list(map(size_text, marks)),
@@ -272,10 +273,23 @@ def quality_figure(points: Sequence[tuple[int, str, int, float]]) -> dict:
     return {"data": data, "layout": layout}
 
 
-def _quality_point(n: int, label: str, nbytes: int, kl: float, where: str) -> dict:
+def _beside_one_another(points: Sequence[tuple[int, str, int, float]]) -> list[str]:
+    """What is written at each point: its label, or those of all that lie on it, one below another, at the first of them and nothing at the others."""
+    groups: list[list[int]] = []
+    for place, (_, _, nbytes, kl) in enumerate(points):
+        _, _, first, least = points[groups[-1][0]] if groups else (0, "", 0, 0.0)
+        near = groups and nbytes < 1.2 * first and max(kl, least, LEAST_KL) < 2 * max(min(kl, least), LEAST_KL)
+        groups[-1].append(place) if near else groups.append([place])
+    words = [""] * len(points)
+    for group in groups:
+        words[group[0]] = "<br>".join(points[place][1] for place in group)
+    return words
+
+
+def _quality_point(n: int, label: str, nbytes: int, kl: float, words: str, where: str) -> dict:
     colour = COLUMNS[n][0]
     return {
-        "type": "scatter", "mode": "markers+text", "name": label, "x": [nbytes], "y": [max(kl, LEAST_KL)], "text": [label], "textposition": where, "cliponaxis": False,
+        "type": "scatter", "mode": "markers+text", "name": label, "x": [nbytes], "y": [max(kl, LEAST_KL)], "text": [words], "textposition": where, "cliponaxis": False,
         "marker": {"size": 11, "color": colour, "symbol": SYMBOLS[n]}, "line": {"color": colour}, "textfont": {"size": 12, "color": "var(--kv-text)"},
         "hovertemplate": f"{label}: {human_bytes(nbytes)}, KL {kl:.2g}<extra></extra>",
     }

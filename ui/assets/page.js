@@ -103,7 +103,10 @@
       if (missed) return; // a hidden tab: drawn when it gets a size
       const Plotly = await loadPlotly(element.querySelector("[data-plotly]").dataset.plotly);
       const named = figure.layout.meta?.named && node.clientWidth >= 520; // lines that are named at their ends, where there is room
-      if (figure.layout.meta?.named && !named) Object.assign(figure.layout, { annotations: [], margin: { ...figure.layout.margin, r: 14 } });
+      if (figure.layout.meta?.named && !named) {
+        Object.assign(figure.layout, { annotations: [], margin: { ...figure.layout.margin, r: 14 } });
+        figure.data = figure.data.map((trace) => (trace.mode === "markers+text" ? { ...trace, mode: "markers" } : trace));
+      }
       drawLegend(legend, named ? [] : figure.data, hidden, ask);
       for (const trace of figure.data) if (hidden.has(trace.name)) trace.visible = false;
       node.classList.add("kv-drawn"); // gives it its height, which Plotly reads
