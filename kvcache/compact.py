@@ -18,14 +18,14 @@ from .recurrent import States
 
 PIECE = 1024  # tokens repeated at once
 AGAIN = 8  # of the piece before, by which the model finds where it is
-FIRST, LAST = 4, 32  # tokens that stay in any case
+FIRST, LAST = 4, 8  # tokens that stay in any case: what comes later stays whole
 
 
 @torch.no_grad()
 def compact(model: torch.nn.Module, cache: Cache, ids: torch.Tensor, budget: int | float, policy: str = "kvzip", instruction: Sequence[int] = (), key_bits: int = 16, value_bits: int = 16) -> Cache:
     """A copy of a filled cache with `budget` of its tokens in each key head of full-attention layers: those that the model needs most to repeat `ids` [B, T], all that the cache has seen.
 
-    `budget`: a number of tokens, or the share of those seen; the first 4 and the latest 32 stay in any case. `instruction`: ids of a sentence that asks to repeat the text, put before
+    `budget`: a number of tokens, or the share of those seen; the first 4 and the latest 8 stay in any case. `instruction`: ids of a sentence that asks to repeat the text, put before
     each piece that is repeated, which helps models that follow instructions. What comes later is kept whole. Any cache of ours that has evicted nothing, quantised ones
     too, gives an evicting one, in full precision or, of a cache in full precision, of `key_bits` and `value_bits`; the one given is left as it is. It costs a second prefill. Raises
     ValueError for other ids than were seen, a cache that has evicted tokens, codes that would be rounded again, and a model that does not attend by sdpa. Source: KVzip, Kim et al. 2025, arXiv 2505.23416, with as many tokens in every head.
