@@ -448,7 +448,7 @@ def slow_places(model, ids, count, instruction=()):
     for attention in attentions:
         heads = model.config.num_key_value_heads
         most = attention.unflatten(1, (heads, -1))[:, :, :, tokens:, :tokens].amax((2, 3))
-        most[..., :4] = most[..., -32:] = torch.inf
+        most[..., :4] = most[..., -8:] = torch.inf
         places.append(most.topk(count).indices.sort().values)
     return places
 
