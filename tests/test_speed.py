@@ -403,6 +403,7 @@ def test_the_command_prints_and_saves(tmp_path, capsys):
         (["speed", "--levels", "all"], "invalid choice: 'all'"),
         (["speed", "--out", __file__], "--out must be a folder"),
         (["speed", "--device", "toaster"], "there is no device 'toaster' here"),
+        (["speed", "--device", "meta"], "on the device 'meta' nothing is computed"),
         (["speed", "--levels", "device"], "device is measured on a device: add --device cuda"),
         (["speed", "--device", "cpu", "--levels", "tiny"], "tiny is measured on the CPU, without --device"),
         (["drift"], "not 'drift'"),
